@@ -15,6 +15,7 @@ chunk has the least ids of all that is due, and `ingested` of the same moment.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from filewheel.disk.directory import create_directory, make_parents
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Env
-from filewheel.errors import NoWheel, WheelExists, disk_errors
+from filewheel.errors import NoWheel, WheelExists, WheelFull, disk_errors
 from filewheel.format.settings import PAYLOAD_BYTES_LIMIT
 from filewheel.kafka.fate import id_of, offset_of
 from filewheel.kafka.keyed import settled_keys
@@ -35,10 +36,14 @@ from filewheel.kafka.waiting import Waiting
 from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, Message, due_of, to_datetime
 
+log = logging.getLogger(__name__)
+
 FLUSH_S = 1.0
 """How long what was taken in may stay unflushed. After a power cut so much is read again."""
 BUDGET = Budget(records=1 << 15, bytes=8 << 20)
 """How much of what is due in the next seconds is kept in memory."""
+FULL_US = 5 * US_PER_S
+"""How long to wait on a full disk before drops are written again."""
 WALK_BUDGET = Budget(records=1 << 15, bytes=8 << 20)
 _APPLY_AT_ONCE = 4096
 _APPLY_KEPT_MAX = 1 << 16
@@ -105,6 +110,8 @@ class Partition:
         """Claimed ids whose outcome is unknown."""
         self._cancelled: set[bytes] = set()
         """Those of them that were cancelled meanwhile: they are counted no more."""
+        self._owed: list[bytes] = []
+        """Those of them that went out, and whose drops found no room on the disk."""
         self._ingested = self._position.offset or 0
         self._flushed = self._ingested
         self._flushed_us = self._clock.steady_us()
@@ -275,10 +282,24 @@ class Partition:
             self._on_work(self)
 
     def settle(self, chunk: Chunk) -> None:
-        """Drop a chunk, after its marker was acknowledged. Not flushed: the marker says it again after a crash."""
+        """Drop a chunk, after its marker was acknowledged. Not flushed: the marker says it again after a crash.
+
+        On a full disk the drops are written later, by `housekeep`; the chunk is not handed out again. Raises DiskError.
+        """
         with self._lock:
-            self._drop([id_ for id_ in chunk.ids if id_ in self._in_hand])
+            self._owed += [id_ for id_ in chunk.ids if id_ in self._in_hand]
+            self._pay()
         self._on_work(self)
+
+    def _pay(self) -> bool:
+        """Write the drops of what went out; return whether there is room for them."""
+        try:
+            self._drop(self._owed)
+        except WheelFull as exc:  # mutant: kafka-full-settle
+            log.warning("%s: %s; what went out is dropped later", self.path, exc.what)
+            return False
+        self._owed = []
+        return True
 
     def _drop(self, ids: Iterable[bytes]) -> None:
         """Drop claimed messages. A crash before leaves them pending, and the marker says that they are done."""
@@ -336,6 +357,8 @@ class Partition:
             if self._waiting.is_walking:
                 self._walk()
                 waits.append(0)
+            if self._owed and not self._pay():
+                waits.append(FULL_US)
         idle_us = self._keeper.housekeep()
         if idle_us is not None:
             waits.append(idle_us)

@@ -2,8 +2,9 @@
 
 A wheel that is in no set gets each message once, from the writer that made its id. It may get a message again where
 wheels copy from each other: producers, a replicator and heals write to a backup, and a heal returns messages that a
-primary lost. A wheel whose checkpoint cannot be read may also get messages again. A wheel knows that it is, or was, in
-a set; in all other cases there is a mark, an empty file that is never removed.
+primary lost. A wheel whose checkpoint cannot be read may also get messages again, and one that takes in a log, of which
+it may read a part twice. A wheel knows that it is, or was, in a set; in all other cases there is a mark, an empty file
+that is never removed.
 Invariant: the mark, or the membership that replaces it, is durable before the files hold a message twice.
 """
 

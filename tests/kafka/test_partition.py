@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from filewheel import Damaged, Locked, Wheel, WrongSource
+from filewheel import Damaged, Locked, Wheel, WheelFull, WrongSource
 from filewheel.kafka.fate import offset_of
 from filewheel.kafka.marker import Marker
 from filewheel.kafka.partition import Partition
@@ -253,6 +253,55 @@ def test_the_wheel_stays_whole_when_records_are_dealt_between_two_readings(path:
     partition.close()
     assert pending(path) == []
     check_whole(path)
+
+
+# -- a full disk -----------------------------------------------------------------------------------------------
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_batch_leaves_what_was_taken_in(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("filewheel.kafka.packing.FRAME_BYTES", 200)
+    store, writes = partition._keeper._store, []
+
+    def write(*args: Any, write: Any = store.write_body) -> None:
+        writes.append(args)
+        if len(writes) == 3:
+            raise WheelFull("no space left", path="here")
+        write(*args)
+
+    monkeypatch.setattr(store, "write_body", write)
+    puts = [a_put(n, 1) for n in range(10)]
+    with pytest.raises(WheelFull):
+        partition.take_in(puts)
+    assert 0 < partition.ingested < 10
+    partition.take_in(puts)
+    assert (partition.ingested, store.undealt_puts) == (10, 10)
+
+
+def test_what_went_out_on_a_full_disk_is_dropped_later_and_not_handed_out_again(
+    partition: Partition, path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition.take_in([a_put(0, 1), a_put(1, 2)])
+    clock.advance(1)
+    chunk = partition.next_chunk(10)
+
+    def full(*args: Any) -> None:
+        raise WheelFull("no space left", path="here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partition._keeper._store, "drop", full)
+        partition.settle(chunk)
+        clock.advance(10)
+        assert partition.housekeep() is not None
+        second = partition.next_chunk(10)
+        assert offsets(second) == [1]
+        partition.settle(second)
+    assert partition.waiting == 2
+    partition.housekeep()
+    assert partition.waiting == 0
+    partition.close()
+    assert pending(path) == []
 
 
 # -- low -------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.crash.mutants.entry import Mutant, m
-from tests.crash.operations import ALWAYS, DROP, NEVER, becomes, before, gives, later, unguarded
+from tests.crash.operations import ALWAYS, DROP, NEVER, becomes, before, catches, gives, later, unguarded
 
 MUTANTS: list[Mutant] = [
     m("kafka-low-unasked", "C", NEVER, "what lies before the marker's `low` is done, also when no step says so",
@@ -56,6 +56,8 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_partition.py::test_a_record_that_arrives_during_a_claim_is_in_the_chunk_or_behind_its_offset"),
     m("kafka-chunk-half", "C", becomes("while not messages:"), "a chunk below its limit holds everything that is due",
       "tests/kafka/test_partition.py::test_a_message_that_cannot_be_read_does_not_end_a_chunk_early"),
+    m("kafka-full-settle", "C", catches("ZeroDivisionError"), "on a full disk what went out is dropped later",
+      "tests/kafka/test_partition.py::test_what_went_out_on_a_full_disk_is_dropped_later_and_not_handed_out_again"),
     m("kafka-low-too-soon", "C", NEVER, "`low` is the marker's until everything that waits was counted",
       "tests/kafka/test_partition.py::test_low_is_that_of_the_marker_until_everything_was_counted"),
     m("kafka-unwalked-removed", "C", NEVER, "what ends before the count has come to it is not counted off",

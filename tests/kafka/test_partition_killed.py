@@ -1,0 +1,104 @@
+"""Processes that are killed (SIGKILL) at any moment: each record goes out once, as long as chunk and marker are one.
+
+The file `sent` stands for Kafka with transactions: a line holds a chunk and its marker, and counts when it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from filewheel.kafka.fate import offset_of
+from filewheel.kafka.marker import Marker
+from filewheel.kafka.packing import Put
+from filewheel.kafka.partition import Partition
+from filewheel.kafka.position import Source
+from tests.kafka.parts import check_whole, pending
+from tests.support import REPO
+
+RECORDS = 8_000
+BATCH = 100
+START_MS = 1_700_000_000_000
+
+
+def log_from(offset: int) -> list[Put]:
+    """Return the next batch of the log: most records are overdue, in no order, some are due in a moment."""
+    some = range(offset, min(RECORDS, offset + BATCH))
+    return [Put(n, (START_MS + (n * 7919) % 100_000) * 1000, "target", b"%d" % n, START_MS) for n in some]
+
+
+def lines_of(path: Path) -> list[dict[str, object]]:
+    """Return the whole lines of what was sent."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1] if line.endswith(b"}")]
+
+
+def marker_of(path: Path) -> Marker:
+    lines = lines_of(path)
+    return Marker.unpack(str(lines[-1]["marker"]).encode()) if lines else Marker()
+
+
+def serve(base: Path) -> None:
+    """Take in and fire until everything went out, or this process is killed."""
+    sent = base / "sent"
+    fd = os.open(sent, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.write(fd, b"\n")  # what a killed process left is no line
+    partition = Partition(base / "3", Source("cluster", "delay", 3))
+    marker = marker_of(sent)
+    partition.apply(marker)
+    partition.advance(marker.low)
+    while partition.ingested < marker.ingested:  # nothing fires before the log was read as far as it had been
+        partition.take_in(log_from(partition.ingested))
+    turn = 0
+    while True:
+        turn += 1
+        partition.take_in(log_from(partition.ingested))
+        chunk = partition.next_chunk(70)
+        if chunk.ids:
+            marker = marker.after_chunk(chunk.ingested, chunk.last_id).with_low(partition.low())
+            fields = {"offsets": [offset_of(m.id) for m in chunk.messages], "marker": marker.pack().decode()}
+            os.write(fd, json.dumps(fields).encode() + b"\n")
+            partition.settle(chunk)
+        elif partition.ingested == RECORDS:
+            partition.close()
+            return
+        if turn % 20 == 0:
+            partition.flush()
+            partition._keeper._housekeeper.deal_all()
+
+
+def test_each_record_goes_out_once_though_processes_are_killed(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    kills = 0
+    deadline = time.monotonic() + 120
+    while True:
+        child = subprocess.Popen([sys.executable, "-m", __name__, str(tmp_path)], cwd=REPO)
+        # From the first line on: most of a process's life is its start.
+        before = len(lines_of(tmp_path / "sent"))
+        while child.poll() is None and len(lines_of(tmp_path / "sent")) == before:
+            time.sleep(0.005)
+        if kills < 7:
+            time.sleep(rng.random() * 0.08)
+            child.send_signal(signal.SIGKILL)
+        code = child.wait(timeout=60)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        kills += 1
+        assert time.monotonic() < deadline
+    assert kills >= 4
+    fired = [offset for line in lines_of(tmp_path / "sent") for offset in line["offsets"]]  # type: ignore[attr-defined]
+    assert len(fired) == len(set(fired)) == RECORDS
+    assert pending(tmp_path / "3") == []
+    check_whole(tmp_path / "3")
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))
