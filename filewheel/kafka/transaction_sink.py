@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("filewheel.kafka")
 
 OPEN_S = 30.0
-TRIES = 3
+TRIES = 4
 END_S = 30.0
 """How long the end of a transaction may take."""
 
@@ -97,39 +97,24 @@ class TransactionSink:
         every = frozenset(range(len(records)))
         if producer is None:
             return Outcome(End.UNDECIDED, every, reason="closed")
-        if not self._is_clean:  # mutant: kafka-left-records-committed
-            finished = self._clean(producer, records)
-            if finished is not None:
-                return finished
         is_alone = False
         for _ in range(TRIES):
             failed = self._fill(producer, [*records, marker], is_alone=is_alone)
-            if not failed:
+            if not failed and self._is_clean:  # mutant: kafka-left-records-committed
                 return self._commit(producer, every)
             outcome = self._abort(producer, every, failed)
             if outcome.end in (End.UNDECIDED, End.FENCED):
                 return outcome
-            if not is_alone and sum(error.name() == BY_SIZE for error in failed.values()) > 1:
+            if not failed:
+                # The first unit went where its predecessor's went, so the abort ended what was left there.
+                self._is_clean = True
+            elif not is_alone and sum(error.name() == BY_SIZE for error in failed.values()) > 1:
                 # The batch was too large, which says nothing of one record: one after the other.
                 is_alone = True
             elif not is_alone or outcome.end is End.REFUSED:
                 return outcome
             # The first transaction after a refused batch may fail for its skipped sequence numbers: once more.
         return outcome
-
-    def _clean(self, producer: Any, records: Sequence[Outgoing]) -> Outcome | None:
-        """Send the first unit into a transaction that is aborted: it goes where its predecessor's went.
-
-        Returns None when that ended what may be left there. Refused records are no matter here: nothing is left of
-        them. Records without a key may go elsewhere, so for those this helps by chance only.
-        """
-        every = frozenset(range(len(records)))
-        failed = self._fill(producer, records, is_alone=False)
-        outcome = self._abort(producer, every, failed)
-        if outcome.end in (End.UNDECIDED, End.FENCED):
-            return outcome
-        self._is_clean = True
-        return None
 
     def _fill(self, producer: Any, records: Sequence[Outgoing], *, is_alone: bool) -> dict[int, KafkaError]:
         """Produce into a new transaction and wait for all answers; return the errors by index."""

@@ -63,7 +63,7 @@ def cluster_error(error: KafkaError, what: str) -> ClusterError:
     name = error.name()
     said = f"{what}: {error.str()}"
     if name in _NOT_ALLOWED:
-        return NotAllowed(said, hint="check the user, its password, and its access rights (docs/kafka.md)")
+        return NotAllowed(said, hint="check the user, its password, and its access rights")
     if name in _MISSING:
         return MissingTopic(said, hint="`filewheel kafka init` makes the topics")
     if name in _NO_BROKER:
