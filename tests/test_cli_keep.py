@@ -177,6 +177,19 @@ def test_dump_to_a_file_appears_whole(fw: Fw, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir() if "dump" in p.name] == ["dump.jsonl"]
 
 
+def test_a_dump_that_cannot_be_written_names_the_file_that_was_asked_for(fw: Fw, tmp_path: Path) -> None:
+    target = tmp_path / "missing" / "dump.jsonl"
+    assert fw("dump", "-o", target, code=1).err == f"Error: {target}: no such file or directory\n"
+
+
+def test_a_load_that_is_refused_names_the_file_and_the_line(fw: Fw, tmp_path: Path) -> None:
+    source = tmp_path / "bad.jsonl"
+    source.write_text("garbage\n")
+    said = fw("load", source, code=2).err
+    assert said.startswith(f"Error: {source}: line 1: not JSON")
+    assert "Try: correct that line" in said
+
+
 def test_loading_twice_changes_nothing(fw: Fw, tmp_path: Path) -> None:
     fill(fw)
     dumped = fw("dump").raw

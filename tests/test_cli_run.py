@@ -297,7 +297,7 @@ def test_a_command_killed_by_a_signal_has_failed(fw: Fw) -> None:
 
 def test_a_command_that_is_not_there_is_refused_before_anything_is_claimed(fw: Fw) -> None:
     fw.enqueue("--in", "0", "x")
-    assert "no command" in fw.process("run", "--once", "--", "no-such-command", code=2).err
+    assert "no program" in fw.process("run", "--once", "--", "no-such-command", code=2).err
     script = fw.wheel.parent / "script"
     script.write_text("true")
     assert "is not executable" in fw.process("run", "--once", "--", str(script), code=2).err

@@ -232,6 +232,8 @@ def test_a_damaged_wheel_json_is_read_from_its_copy_and_repaired(wheel_dir: Path
     with Wheel(wheel_dir, clock=clock) as wheel:
         assert len(wheel.notes) == 1
         assert wheel.stats().pending == 60
+    (finding,) = verify(open_directory(wheel_dir, write=False, env=SYSTEM.using(clock=clock))).damage
+    assert (finding.what.count("repair"), finding.hint) == (0, "`filewheel repair`")
     assert repair(open_directory(wheel_dir, write=True, env=SYSTEM.using(clock=clock))).done == [
         "wheel.json was written again"
     ]

@@ -66,7 +66,9 @@ def _open(target: str) -> Iterator[Callable[[str], object]]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, target)
-    except BaseException:
+    except BaseException as exc:
+        if isinstance(exc, OSError) and exc.filename == aside:
+            exc.filename = target
         with contextlib.suppress(OSError):
             os.unlink(aside)
         raise

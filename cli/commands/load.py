@@ -55,7 +55,9 @@ def command(out: Output, new_ids: bool, source: str | None) -> None:
                 for message in load(_lines(stream, limit * 6 + (1 << 20), progress), limit, ids):
                     spool.add(_row(message))
             except BadArgument as exc:
-                raise BadArgument(f"{exc.what}; nothing was added", hint=exc.hint) from None
+                path = None if source in (None, "-") else source
+                hint = exc.hint or "correct that line, or leave it out, and load the rest"
+                raise BadArgument(f"{exc.what}; nothing was added", path=path, hint=hint) from None
         check = _Check(wheel, spool) if not new_ids and spool.count <= _CHECKED_MAX else None
         with out.progress("loading", spool.count) as progress:
 

@@ -1,4 +1,4 @@
-"""`run`: fire due messages, to stdout or to a command. The only verb that becomes the wheel's keeper."""
+"""`run`: become the wheel's keeper, and fire due messages, to stdout or to a command."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def command(
     """
     if argv and shutil.which(argv[0]) is None:
         there = os.path.isfile(argv[0])
-        raise click.UsageError(f"{argv[0]!r} is not executable" if there else f"no command {argv[0]!r}")
+        raise click.UsageError(
+            f"{argv[0]!r} is not executable" if there else f"there is no program {argv[0]!r} on the PATH"
+        )
     if not argv and (jobs > 1 or timeout is not None):
         raise click.UsageError("--jobs and --timeout go with a COMMAND")
     if not raw:

@@ -24,7 +24,7 @@ import msgpack
 from filewheel.disk.disk import NO_DIRECTORY, is_unreadable
 from filewheel.disk.replace import put_in_place, write_aside
 from filewheel.env import Disk
-from filewheel.errors import Damaged
+from filewheel.errors import Damaged, said
 from filewheel.format import layout
 from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, Frame, scan, seal
 from filewheel.message import ID_BYTES, ID_LIMIT
@@ -234,7 +234,7 @@ def read_checkpoint(disk: Disk, seeds: Seeds, lap_of: LapOf, path: str) -> Check
             doubt = doubt or f"{path}/{name}: missing"
             continue
         except Damaged as exc:
-            doubt = doubt or str(exc)
+            doubt = doubt or said(exc)
             continue
         checkpoint.doubt = doubt
         return checkpoint

@@ -116,7 +116,7 @@ class Store:
             self._sweep_journal()
             found = find_files(self.disk, self.dir.settings.lap_of)
             if self.checkpoint.doubt:  # mutant: doubt-ignored
-                self.notes.append(f"{self.checkpoint.doubt}: everything found is taken as covered")
+                self.notes.append(f"{self.checkpoint.doubt}; every slot and lap file counts as covered to its end")
                 adopt(self.checkpoint, self.disk, found, self.dir.settings.lap_of)
             else:
                 self._sweep_laps(found)  # mutant: unnamed-stays

@@ -78,7 +78,7 @@ def promote(
     with disk_errors(where), opened(where, env) as here:  # mutant: promote-bare-errors
         roster = read_roster(here.disk, here.path)
         if roster is None:
-            raise BadArgument(f"{here.path} is in no set of wheels", hint="`filewheel backup add`")
+            raise BadArgument(f"{here.path} is in no set of wheels", hint="`filewheel backup add DIR`")
         me = roster.member(here.settings.id)
         if roster.primary_wheel == here.settings.id:
             me = me or Member(here.path, here.settings.id, state="current")

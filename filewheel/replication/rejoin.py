@@ -58,7 +58,7 @@ def rejoin(
     with disk_errors(where), opened(where, env) as old:
         mine = read_roster(old.disk, where)
         if mine is None:
-            raise BadArgument(f"{where} is in no set of wheels", hint="`filewheel backup add`")
+            raise BadArgument(f"{where} is in no set of wheels", hint="`filewheel backup add DIR`")
         primary, theirs = find_primary(where, env)
         if theirs.primary_wheel == old.settings.id:
             raise BadArgument(f"{where} is the primary", hint="promote another wheel first")

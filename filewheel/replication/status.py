@@ -201,7 +201,7 @@ def find_primary(path: str, env: Env = SYSTEM, known: Roster | None = None) -> t
         mine = replace(known, role="backup")
     best = (path, mine) if mine is not None and mine.role == "primary" else None
     if mine is None or (best is not None and not mine.members):
-        raise BadArgument(f"{path} is in no set of wheels", hint="`filewheel backup add`")
+        raise BadArgument(f"{path} is in no set of wheels", hint="`filewheel backup add DIR`")
     seen = () if known is None else (known.primary, *(m.path for m in known.members))
     away: dict[str, str] = {}
     is_promoting = _is_promoting(mine)

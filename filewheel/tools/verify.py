@@ -106,7 +106,8 @@ class _Verifier:
     def run(self) -> Report:
         keeper = holder(self._dir, "keeper", "backup")
         for note in self._dir.notes:
-            self._add("damage", layout.SETTINGS, 0, 0, note, "filewheel repair")
+            what, _, hint = note.partition(". Try: ")
+            self._add("damage", layout.SETTINGS, 0, 0, what, hint or "`filewheel repair`")
         self._check_spares()
         checkpoint = self._dir.checkpoint()
         if checkpoint.doubt:

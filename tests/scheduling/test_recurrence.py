@@ -159,7 +159,7 @@ def test_what_people_write_is_read(text: str, expected: Recurrence) -> None:
         ("every day", "'day' is neither an interval nor a cron expression. Try: '90s', 'every 15m'"),
         ("every", "'every' is neither"),
         ("daily", "'daily' is neither"),
-        ("every 0s", "an interval is 0.001 s or more"),
+        ("every 0s", "an interval is 0.001 s or more, and less than 253402300800 s; this one is 0 s"),
         ("every 99999999999w", "an interval is 0.001 s or more"),
         ("0 9 * *", "has 4 fields"),
         ("", "has 0 fields"),

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias, get_args
 
 from filewheel.checks import shown
 from filewheel.errors import BadArgument
-from filewheel.message import DUE_END_US
+from filewheel.message import DUE_END_US, US_PER_S
 from filewheel.scheduling.cron.cron import Cron
 from filewheel.timespec import check_due, delay_us, parse_duration
 
@@ -38,7 +38,9 @@ class Every:
         interval_us = delay_us(interval_s)
         if not INTERVAL_US_MIN <= interval_us < DUE_END_US:
             raise BadArgument(
-                f"an interval is 0.001 s or more, not {shown(interval_s)}", hint="Every(60) is each minute"
+                f"an interval is 0.001 s or more, and less than {DUE_END_US / US_PER_S:.0f} s; "
+                f"this one is {interval_us / US_PER_S:g} s",
+                hint="'every 15m', or Every(900) in Python",
             )
         if not isinstance(start_us, int) or isinstance(start_us, bool):
             raise BadArgument(f"start_us is microseconds since the epoch, not {shown(start_us)}")
