@@ -74,19 +74,21 @@ def test_a_fast_disk_keeps_always_and_gets_batches_and_threads() -> None:
     )
     assert verdict.choices["always"] == (
         "4,500/s from one thread, 22,000/s from 8 threads, 310,000/s in batches of 100, "
-        "820,000/s in batches of 1,000. What returned survives a power cut."
+        "820,000/s in batches of 1,000. A message whose enqueue returned survives a power cut."
     )
     assert verdict.choices["0.05"].startswith(
         "200,000/s from one thread, 45 times as fast. A power cut takes up to 50 ms"
     )
-    assert verdict.choices["never"].startswith("240,000/s from one thread, 54 times as fast. A power cut takes what")
+    assert verdict.choices["never"].startswith(
+        "240,000/s from one thread, 54 times as fast. A power cut takes the messages"
+    )
     assert verdict.recommendation == (
         "Your flush costs 220 µs: keep sync=always. If one thread needs more than 4,500/s, enqueue in batches of 100 "
         "for 310,000/s, or from 8 threads for 22,000/s. Only if that is not possible, and the last 50 ms may be lost "
         "in a power cut: sync=0.05 for 200,000/s."
     )
     assert verdict.firing == (
-        "What is due fires 120 µs late in the median, 400 µs at the 99th percentile. "
+        "Due messages fire 120 µs late in the median, 400 µs at the 99th percentile. "
         "A million messages that piled up fire in 2.5 s."
     )
 

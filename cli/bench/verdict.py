@@ -134,10 +134,11 @@ def _losses(disk: str) -> dict[str, str]:
         "unlikely": " only if the disk tells the truth",
     }.get(disk, "")
     return {
-        "always": f"What returned survives a power cut{truth}.",
+        "always": f"A message whose enqueue returned survives a power cut{truth}.",
         "0.05": "A power cut takes up to 50 ms of messages; the crash of a process none.",
         "never": (
-            "A power cut takes what the system had not written yet, often half a minute; the crash of a process none."
+            "A power cut takes the messages that the system had not written yet, often half a minute of them; the "
+            "crash of a process none."
         ),
     }
 
@@ -176,7 +177,7 @@ def _ways(f: Figures) -> str:
 def _firing(f: Figures) -> str:
     backlog = duration(1e6 * 1e6 / f.fire_per_s)
     return (
-        f"What is due fires {duration(max(0.0, f.late_p50_ms) * 1000)} late in the median, "
+        f"Due messages fire {duration(max(0.0, f.late_p50_ms) * 1000)} late in the median, "
         f"{duration(max(0.0, f.late_p99_ms) * 1000)} at the 99th percentile. "
         f"A million messages that piled up fire in {backlog}."
     )

@@ -97,7 +97,7 @@ def _measured(out: Output, place: Path, budget_us: int) -> Figures:
         with interruptible(), _throw_away(place) as directory:
             out.note(f"measuring in {place} for about {span(budget_us)}")
             if budget_us < _SHORT_US:
-                out.note("a run this short says little: its figures are for looking at, not for deciding")
+                out.note("figures of so short a run are rough: do not choose a `sync` by them")
             start = time.monotonic()
             with out.progress("measuring", budget_us) as progress:
                 return measure(

@@ -35,7 +35,7 @@ from ..verb import verb
 )  # fmt: skip
 @click.option("--keep", type=click.Path(), metavar="DIR", help="Keep the wheel and the records in this new directory.")
 def command(out: Output, speed: float, backups: int, keep: str | None) -> None:
-    """Show the whole job in 20 seconds.
+    """Show in 20 seconds that a crash loses no message.
 
     On a temporary wheel, ten producer processes enqueue some 200 messages as a shop has them: reminders, payment
     time-outs, webhook retries, ends of trials, cache expiries. A keeper process fires them, is killed with SIGKILL in

@@ -46,7 +46,7 @@ _STDIN_BYTES_MAX = (1 << 30) + 1
     """,
 )
 @due_options
-@click.option("--topic", default="", help="What it is about; `run` and `inspect` show and filter it.")
+@click.option("--topic", default="", help="The destination, as text. `inspect list` and `cancel --all` filter by it.")
 @click.option(
     "--args", "arguments", type=JSON_ARGS, metavar="JSON",
     help="In place of BODY: arguments for the handler that --topic names. A list, or an object of keyword arguments.",

@@ -36,7 +36,7 @@ from ..verb import verb
 def command(out: Output, slots: int, sync: Sync, payload_max: int) -> None:
     """Make a wheel: the directory -C names, or ./wheel.
 
-    With `--sync always`, what was enqueued survives a power cut; a single enqueue can say otherwise.
+    With `--sync always`, enqueued messages survive a power cut; `enqueue --sync` overrides this for one call.
     """
     with Wheel.create(out.dir, slots=slots, sync=sync, payload_bytes_max=payload_max, force=out.force) as wheel:
         path = os.path.abspath(wheel.path)

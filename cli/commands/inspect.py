@@ -79,10 +79,10 @@ class _Inspect(click.Group):
 @click.option("--no-topics", is_flag=True, help="Do not count by topic, which reads every message.")
 @click.pass_context
 def command(ctx: click.Context, no_topics: bool) -> None:
-    """Show what is pending.
+    """Show the pending messages.
 
-    How much, what comes next, and a picture of the time ahead. Takes no lock; works with a keeper running, with none,
-    and on a damaged wheel. `filewheel inspect ID` shows one message whole.
+    Prints the totals, the next due time and a histogram of due times. Takes no lock; works with a keeper running, with
+    none, and on a damaged wheel. `filewheel inspect ID` shows one message whole.
     """
     if ctx.invoked_subcommand is None:
         _overview(ctx.ensure_object(Output), no_topics)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 )
 @click.option("--prometheus", is_flag=True, help="The text format that Prometheus scrapes (node exporter: textfile).")
 def command(out: Output, prometheus: bool) -> None:
-    """Show the wheel in numbers. Takes no lock; works with a keeper running and with none."""
+    """Show the counts of the wheel. Takes no lock; works with a keeper running and with none."""
     with out.wheel() as wheel:
         stats = wheel.stats()
         now_us = times.now_us()

@@ -46,7 +46,7 @@ _MOVED = "moved by a gap"
 )  # fmt: skip
 @click.option("--from", "start", metavar="TIME", help="The times after this one, in that zone.  [default: now]")
 def command(out: Output, schedule: tuple[str, ...], tz: str, count: int, start: str | None) -> None:
-    """Show when something that recurs comes next.
+    """Show the next times of recurring work.
 
     SCHEDULE is an interval (90, 90s, "every 15m") or a cron expression in quotes: minute hour day-of-month month
     day-of-week, seconds before them if there are six; or @hourly, @daily, @weekly, @monthly, @yearly. An interval

@@ -45,7 +45,7 @@ def command(out: Output, threads: int | None, once: bool, target: str) -> None:
 
     One process fires; more of them stand by, and take over the moment it ends. SIGTERM and Ctrl-C let running calls end
     (for 30 seconds, or an AsyncScheduler's stop_s) and exit with 0, also while MODULE is imported; a second one cuts
-    that short. What had not ended is offered again.
+    that short. Unfinished calls are offered again.
 
     It logs to stderr: a line when it starts, stands by, takes over and stops, and one for each failure; with -q only
     those. A program that configures logging itself decides how these lines look.
