@@ -8,7 +8,7 @@ A claim reads all journals once before anything starts (F1), so a message whose 
 starts; it compares with the wall clock at that moment (F2). First it checks whether another wheel of the set was
 promoted: then it hands out nothing more, and writes only acknowledgements of claimed messages. Deals, flushes and
 deletions run in a thread of their own (housekeeper.py), off the firing path.
-Invariant: every message below the frontier is in `ready`, in `claims`, or dropped.
+Invariant: each claim first checks that this process holds the lock, and that no other wheel was promoted.
 """
 
 from __future__ import annotations

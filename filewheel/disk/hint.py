@@ -1,4 +1,4 @@
-"""The hint pipe: a producer wakes the keeper after it wrote a message for the next few seconds.
+"""The hint pipe: a producer wakes the keeper after it wrote a message that is due within a second.
 
 The keeper sleeps at the pipe. A producer opens it for its first hint, and again after the keeper has closed it. A lost
 hint costs half a second.

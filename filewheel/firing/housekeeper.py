@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 DEAL_BYTES = 16 << 20
 DEAL_PUTS = 100_000
-"""Acknowledgements are a seventh of the size and most meet nothing when they are dealt: they wait for DEAL_BYTES."""
+"""Drops count in DEAL_BYTES only: a drop is a seventh as large as a put, and a deal leaves most of them out."""
 DEAL_SEGMENTS = 64
 DEAL_AGE_US = 30 * US_PER_S
 DEAL_FINISHED = 512

@@ -106,16 +106,18 @@ class Outcomes:
         now_us = self.now_us()  # mutant: delay-by-the-wall
         settlements = [s.timed(now_us) for s in settlements]
         fenced = self._broken
-        true = settlements if fenced is None else [s for s in settlements if s.what == "acked"]  # mutant: fenced-retry
+        allowed = (
+            settlements if fenced is None else [s for s in settlements if s.what == "acked"]
+        )  # mutant: fenced-retry
 
         def check() -> None:
             self._check(settling=True)
             self._settler.ids_of([s.id for s in settlements])
 
-        moved_to = self._settler.settle(true, check)
+        moved_to = self._settler.settle(allowed, check)
         if sync == "always":
             self._flush()
-        if fenced is not None and len(true) < len(settlements):
+        if fenced is not None and len(allowed) < len(settlements):
             raise fenced
         return moved_to
 

@@ -262,7 +262,7 @@ class Deal:
         """Make the new checkpoint the store's. It counts on disk already, so nothing here may fail."""
         store = self._store
         store.checkpoint = new
-        if not self._only_expire:  # which flushes no directories  # mutant: unlinks-forgotten
+        if not self._only_expire:  # an expiry alone flushes no directories  # mutant: unlinks-forgotten
             store.removal.unlinked_in.clear()
             store.owes_drops = False
             for writer in [w for w, t in store.tails.items() if t.gone]:
