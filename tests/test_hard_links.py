@@ -100,6 +100,20 @@ def test_a_lock_that_has_another_name_is_refused_until_that_is_gone(wheel_dir: P
     Keeper(wheel_dir).close()
 
 
+def test_a_cancel_that_is_refused_names_the_file_with_its_wheel_and_leaves_the_message(
+    wheel_dir: Path, tmp_path: Path
+) -> None:
+    with Wheel(wheel_dir) as wheel:
+        wheel.cancel(wheel.enqueue(b"makes the file", delay=60))
+        id_ = wheel.enqueue(b"stays", delay=60)
+    os.link(wheel_dir / "begun", tmp_path / "other")
+    with Wheel(wheel_dir) as wheel:
+        with pytest.raises(DiskError) as caught:
+            wheel.cancel(id_)
+        assert caught.value.path == str(wheel_dir / "begun")
+        assert wheel.get(id_) is not None
+
+
 def test_what_was_written_aside_by_a_crash_and_linked_away_does_not_keep_a_keeper_from_dealing(tmp_path: Path) -> None:
     path = tmp_path / "w"
     make(path)

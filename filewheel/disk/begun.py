@@ -22,7 +22,7 @@ from collections.abc import Container, Sequence
 
 from filewheel.disk.directory import Directory
 from filewheel.env import Disk
-from filewheel.errors import disk_error, disk_errors
+from filewheel.errors import disk_error
 from filewheel.format import layout
 
 MARK_BYTES = 16
@@ -194,8 +194,10 @@ class Marks:
         So the call fails before it has changed anything. Raises DiskError.
         """
         if not self._is_made:
-            with disk_errors(self._dir.place(layout.BEGUN)):
+            try:
                 self._write(None)
+            except OSError as exc:
+                raise disk_error(exc, self._dir.place(layout.BEGUN)) from exc
             self._is_made = True
 
     def note(self, mark: bytes, ticket: int) -> None:
