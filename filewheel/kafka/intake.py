@@ -110,7 +110,6 @@ class Intake:
                     self._blocked.append(owned)
                     return did
                 item = owned.queue.popleft()
-                did = True
                 try:
                     self._take_item(owned, item)
                 except WheelFull as exc:
@@ -121,6 +120,7 @@ class Intake:
                     # Its offset was not reached: what is queued behind it must not be taken in.
                     self._owner.fail(owned, exc)
                     return did
+                did = True
                 self._owner.activate_if_whole(owned)
             if owned.state is State.ACTIVE:
                 self._loop.wake(owned.partition)

@@ -24,6 +24,7 @@ from filewheel.kafka.transport import (
     Refusal,
     Topics,
 )
+from tests.kafka.fake_readers import FakeFollower, FakeMarkers
 
 
 @dataclass
@@ -118,9 +119,12 @@ class Cluster:
 
     def leave(self, member: FakeSource) -> None:
         self.members.remove(member)
-        for partition in [p for p, owner in self.owners.items() if owner is member]:
+        for partition in self.owned_by(member):
             del self.owners[partition]
         self.rebalance()
+
+    def owned_by(self, member: FakeSource) -> list[int]:
+        return [p for p, owner in self.owners.items() if owner is member]
 
     def rebalance(self) -> None:
         """Give each member its share. A member learns of it at its next poll, what it loses first."""
@@ -129,20 +133,22 @@ class Cluster:
         for partition in range(self.partitions):
             wanted = self.members[partition % len(self.members)]
             owner = self.owners.get(partition)
-            if owner is wanted:
-                continue
-            if owner is not None and owner in self.members:
-                owner.leaving.append(partition)
-                owner.heirs[partition] = wanted
+            if owner is not None:
+                # Until it has given it up, it owns it. One that is to keep it after all does not give it up.
+                owner.leaving.discard(partition)
+                if owner is not wanted:
+                    owner.leaving.add(partition)
             else:
                 self.owners[partition] = wanted
                 wanted.coming.append(partition)
 
     def expire(self, member: FakeSource) -> None:
-        """End the session of a member that still runs: the others own its partitions, and it does not know."""
-        lost = [p for p, owner in self.owners.items() if owner is member]
+        """End the session of a member that still runs: the others own its partitions, and it does not know.
+
+        It joins again when it polls.
+        """
+        member.is_expired = True
         self.leave(member)
-        member.lost.extend(lost)
 
     # Units.
 
@@ -150,7 +156,7 @@ class Cluster:
         """End a unit under way as `end` says; without an answer, the sink learns nothing."""
         unit = self.under_way.pop(index)
         outcome = unit.sink.end(unit, end)
-        if answer:
+        if answer and not unit.sink.is_closed:
             unit.done(outcome)
         return outcome
 
@@ -175,6 +181,7 @@ class FakeSink:
         self.partition = partition
         self.exactly_once = exactly_once
         self.epoch = 0
+        self.is_closed = False
 
     def open(self) -> int:
         if self.cluster.is_down:
@@ -213,29 +220,8 @@ class FakeSink:
         return record.topic in self.cluster.refused
 
     def close(self) -> None:
-        """At least once, what was sent may still arrive: the unit stays under way, and nobody hears of it."""
-        mine = [u for u in self.cluster.under_way if u.sink is self]
-        for unit in mine:
-            if self.exactly_once:
-                self.cluster.under_way.remove(unit)
-
-
-class FakeMarkers:
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-
-    def read(self, partition: int, barrier: int) -> bytes | None:
-        if self.cluster.is_down:
-            raise ClusterError("the cluster is down")
-        log = self.cluster.logs[f"{self.cluster.topic}.cursor", partition]
-        found = [e.value for e in log.entries[:barrier] if e.key == str(partition).encode()]
-        return found[-1] if found else None
-
-    def last(self, partition: int) -> bytes | None:
-        return self.read(partition, self.cluster.logs[f"{self.cluster.topic}.cursor", partition].end)
-
-    def close(self) -> None:
-        """Nothing is open."""
+        """Nobody hears of what is under way. It may still arrive; a transaction until the next sink is open."""
+        self.is_closed = True
 
 
 class FakeSource:
@@ -245,9 +231,10 @@ class FakeSource:
         self.cluster = cluster
         self.listener = listener
         self.coming: list[int] = []
-        self.leaving: list[int] = []
-        self.lost: list[int] = []
-        self.heirs: dict[int, FakeSource] = {}
+        self.leaving: set[int] = set()
+        self.known: set[int] = set()
+        """What the listener was told to own."""
+        self.is_expired = False
         self.next: dict[int, int] = {}
         self.paused: set[int] = set()
         self.committed: dict[int, int] = {}
@@ -278,20 +265,30 @@ class FakeSource:
         return Polled(records, ends, gone)
 
     def _rebalanced(self) -> None:
-        lost, self.lost = self.lost, []
-        if lost:
-            self._forget(lost)
-            self.listener.lost(lost)
-        leaving, self.leaving = self.leaving, []
+        if self.is_expired:
+            lost, self.known = sorted(self.known), set()
+            self.is_expired = False
+            self.coming.clear()
+            self.leaving.clear()
+            if lost:
+                self._forget(lost)
+                self.listener.lost(lost)
+            self.cluster.join(self)
+        leaving, self.leaving = sorted(self.leaving), set()
         if leaving:
-            self.listener.revoked(leaving)
-            self._forget(leaving)
+            known = [p for p in leaving if p in self.known]
+            if known:
+                self.listener.revoked(known)
+                self._forget(known)
+                self.known.difference_update(known)
             for partition in leaving:
-                heir = self.heirs.pop(partition)
-                self.cluster.owners[partition] = heir
-                heir.coming.append(partition)
+                if partition in self.coming:
+                    self.coming.remove(partition)
+                del self.cluster.owners[partition]
+            self.cluster.rebalance()
         coming, self.coming = self.coming, []
         if coming:
+            self.known.update(coming)
             self.listener.assigned(coming)
 
     def _forget(self, partitions: Sequence[int]) -> None:
@@ -315,46 +312,11 @@ class FakeSource:
         self.committed.update(offsets)
 
     def close(self) -> None:
-        mine = [p for p, owner in self.cluster.owners.items() if owner is self]
-        if mine:
-            self.listener.revoked(mine)
-        self.cluster.leave(self)
-
-
-class FakeFollower:
-    """A reader outside of the group."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.next: dict[int, int] = {}
-        self.next_marker: dict[int, int] = {}
-
-    def follow(self, starts: Mapping[int, int]) -> None:
-        self.next = {p: self.next.get(p, start) for p, start in starts.items()}
-        self.next_marker = {p: self.next_marker.get(p, 0) for p in starts}
-
-    def poll(self, limit: int, timeout_s: float) -> tuple[Polled, Sequence[tuple[int, bytes]]]:
-        records: list[Record] = []
-        markers: list[tuple[int, bytes]] = []
-        for partition, offset in self.next.items():
-            log = self.cluster.logs[self.cluster.topic, partition]
-            records += [
-                Record(partition, n, entry.key, entry.value, entry.headers, entry.timestamp_ms)
-                for n, entry in enumerate(log.entries)
-                if n >= offset and not entry.is_control
-            ]
-            self.next[partition] = log.end
-            log = self.cluster.logs[f"{self.cluster.topic}.cursor", partition]
-            markers += [
-                (partition, entry.value)
-                for entry in log.entries[self.next_marker[partition] :]
-                if entry.key == b"%d" % partition and entry.value is not None
-            ]
-            self.next_marker[partition] = log.end
-        return Polled(records), markers
-
-    def close(self) -> None:
-        """Nothing is open."""
+        if self.known:
+            tell = self.listener.lost if self.is_expired else self.listener.revoked
+            tell(sorted(self.known))
+        if not self.is_expired:
+            self.cluster.leave(self)
 
 
 class FakeTransport:

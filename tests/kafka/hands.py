@@ -9,14 +9,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from filewheel.kafka.marker import Marker
 from filewheel.kafka.record import Outgoing, Record
+from filewheel.kafka.rules import Rules
 from filewheel.kafka.service import Node
 from filewheel.kafka.settings import Settings
 from filewheel.kafka.transport import Refusal
 from filewheel.message import ID_BYTES, LOW_BITS, Message, MessageId
 from tests.kafka.fake import Cluster, FakeTransport
+from tests.kafka.folder import Folder
 from tests.support import FakeClock
 
 
@@ -163,6 +166,14 @@ class Disk:
         self.wheels[partition].on_work = on_work
         return self.wheels[partition]
 
+    def crash(self, position: int | None = None) -> None:
+        """Leave the wheels as a killed process does; the position may be any lower one."""
+        for partition, wheel in self.wheels.items():
+            if wheel.is_open:
+                known = wheel.position if position is None else min(position, wheel.position or 0)
+                self.wheels[partition] = wheel.crashed(known)
+                self.wheels[partition].is_open = False
+
 
 class Hands:
     """One node, its clock, and the turns of its threads."""
@@ -172,14 +183,17 @@ class Hands:
         cluster: Cluster,
         *,
         clock: FakeClock | None = None,
-        disk: Disk | None = None,
+        disk: Disk | Folder | None = None,
+        name: str = "node",
         exactly_once: bool = False,
         settings: Settings | None = None,
     ) -> None:
         self.cluster = cluster
         self.clock = clock or FakeClock(cluster.now_ms * 1000)
-        self.disk = disk or Disk()
+        self.disk: Any = disk or Disk()
         self.rendering = Rendering(cluster.topic, cluster.topic_id)
+        """With wheels in memory; those on disk go by the rules of the service."""
+        rules = Rules(disk.policy, name, cluster.topic_id) if isinstance(disk, Folder) else None
         self.background: list[Callable[[], None]] = []
         self.answers = True
         """Whether a wait lets the units under way end."""
@@ -187,8 +201,8 @@ class Hands:
         self.node = Node(
             transport,
             self.disk.open,
-            self.rendering,
-            understand,
+            rules or self.rendering,
+            rules.understand if rules is not None else understand,
             settings or Settings(exactly_once=exactly_once),
             topics=transport.check(),
             clock=self.clock,
@@ -231,11 +245,7 @@ class Hands:
 
     def crash(self, *, position: int | None = None) -> None:
         """Kill the process: the group does not know yet, and its units may still arrive."""
-        for partition, wheel in self.disk.wheels.items():
-            if wheel.is_open:
-                known = wheel.position if position is None else min(position, wheel.position or 0)
-                self.disk.wheels[partition] = wheel.crashed(known)
-                self.disk.wheels[partition].is_open = False
+        self.disk.crash(position)
 
     @property
     def source(self) -> object:

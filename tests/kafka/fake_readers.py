@@ -1,0 +1,67 @@
+"""What reads the cluster in memory without being in its group: the markers, and the wheels of a standby."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from filewheel.errors import ClusterError
+from filewheel.kafka.record import Record
+from filewheel.kafka.transport import Polled
+
+if TYPE_CHECKING:
+    from tests.kafka.fake import Cluster
+
+
+class FakeMarkers:
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def read(self, partition: int, barrier: int) -> bytes | None:
+        if self.cluster.is_down:
+            raise ClusterError("the cluster is down")
+        log = self.cluster.logs[f"{self.cluster.topic}.cursor", partition]
+        found = [e.value for e in log.entries[:barrier] if e.key == str(partition).encode()]
+        return found[-1] if found else None
+
+    def last(self, partition: int) -> bytes | None:
+        return self.read(partition, self.cluster.logs[f"{self.cluster.topic}.cursor", partition].end)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class FakeFollower:
+    """A reader outside of the group."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.next: dict[int, int] = {}
+        self.next_marker: dict[int, int] = {}
+
+    def follow(self, starts: Mapping[int, int]) -> None:
+        self.next = {p: self.next.get(p, start) for p, start in starts.items()}
+        self.next_marker = {p: self.next_marker.get(p, 0) for p in starts}
+
+    def poll(self, limit: int, timeout_s: float) -> tuple[Polled, Sequence[tuple[int, bytes]]]:
+        records: list[Record] = []
+        markers: list[tuple[int, bytes]] = []
+        for partition, offset in self.next.items():
+            log = self.cluster.logs[self.cluster.topic, partition]
+            records += [
+                Record(partition, n, entry.key, entry.value, entry.headers, entry.timestamp_ms)
+                for n, entry in enumerate(log.entries)
+                if n >= offset and not entry.is_control
+            ]
+            self.next[partition] = log.end
+            log = self.cluster.logs[f"{self.cluster.topic}.cursor", partition]
+            markers += [
+                (partition, entry.value)
+                for entry in log.entries[self.next_marker[partition] :]
+                if entry.key == b"%d" % partition and entry.value is not None
+            ]
+            self.next_marker[partition] = log.end
+        return Polled(records), markers
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,359 @@
+"""What the delay service does when something fails: one test for each situation, with real wheels where one matters.
+
+The rows of the table of failures, and where each is tested. `fire` stands for test_fire.py, `partition` for
+test_partition.py, `model` for the protocol in tests/kafka/model.
+
+ 1 killed before the flush                 partition: a killed process leaves everything; test_partition_model.py
+ 2 killed after the append                 partition: a record that is taken in twice is taken in once
+ 3 killed before the commit to the group   here
+ 4 killed inside a unit, at least once     here
+ 5 killed inside a unit, exactly once      here
+ 6 killed between commit and drop          here
+ 7 zombie, at least once                   here
+ 8 zombie, exactly once                    fire: a zombie commits nothing
+10 assigned away while it reads the log    here
+11 the owner's disk is lost, standby=all   here
+12 all wheels are lost                     here
+13 retention is too short                  fire: a log that lost the next record stops the partition with the reason
+14 disk full                               here
+16 a broker is away                        here
+17 the whole cluster is away               here
+18 a target refuses                        fire: a dead target stalls its partition only; a refused record goes to ...
+19 the dead-letter topic refuses           here
+21 the clock steps                         here; fire: a wall clock that jumps ahead fires what is due
+22 poison record                           here
+23 a slow disk                             fire: a long queue pauses its partition; 17 for a poll that came too late
+27 very many due at one moment             here
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from filewheel.errors import WheelFull
+from filewheel.kafka.owner import State
+from filewheel.kafka.settings import Settings
+from filewheel.kafka.transport import End, Refusal
+from tests.kafka.fake import Cluster
+from tests.kafka.folder import Folder, put
+from tests.kafka.hands import Hands
+from tests.kafka.parts import check_whole, pending
+from tests.support import FakeClock
+
+BOTH = pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])
+
+
+class Nodes:
+    """The nodes of one test: each has a disk of its own, all have one clock."""
+
+    def __init__(self, path: Path, cluster: Cluster) -> None:
+        self.path = path
+        self.cluster = cluster
+        self.clock = FakeClock(cluster.now_ms * 1000)
+        self.folders: dict[str, Folder] = {}
+
+    def start(self, name: str, *, exactly_once: bool = False, settings: Settings | None = None) -> Hands:
+        """Start a node on the disk that it had."""
+        folder = self.folders.setdefault(name, Folder(self.path / name, self.clock))
+        return Hands(
+            self.cluster, clock=self.clock, disk=folder, name=name, exactly_once=exactly_once, settings=settings
+        )
+
+    def kill(self, node: Hands) -> None:
+        """Kill a node; the group finds out at once."""
+        node.crash()
+        self.cluster.expire(node.node.source)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster(partitions=1)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, cluster: Cluster) -> Nodes:
+    return Nodes(tmp_path, cluster)
+
+
+def ids(cluster: Cluster, topic: str = "target") -> list[bytes | None]:
+    return [dict(entry.headers).get("filewheel-id") for entry in cluster.logs[topic, 0].entries]
+
+
+@BOTH
+def test_3_a_node_that_never_told_the_group_where_it_is_goes_on_where_its_wheel_is(
+    nodes: Nodes, cluster: Cluster, exactly_once: bool
+) -> None:
+    for n in range(5):
+        put(cluster, b"%d" % n, after_ms=1000 * n)
+    first = nodes.start("a", exactly_once=exactly_once)
+    first.run()
+    first.after(1.5)  # a flush
+    assert first.node.source.committed == {}  # type: ignore[attr-defined]
+    nodes.kill(first)
+    second = nodes.start("a", exactly_once=exactly_once)
+    second.turn()
+    second.turn()
+    assert nodes.folders["a"].wheels[0].position == 5
+    second.run()
+    second.after(10)
+    assert cluster.values() == [b"%d" % n for n in range(5)]
+
+
+def test_4_a_unit_without_a_marker_goes_out_again_with_the_same_ids(nodes: Nodes, cluster: Cluster) -> None:
+    for n in range(3):
+        put(cluster, b"%d" % n)
+    first = nodes.start("a")
+    first.settle_down()
+    (unit,) = cluster.under_way
+    cluster.under_way.clear()
+    for record in unit.records:
+        cluster.append(record)
+    nodes.kill(first)  # all records are in the log, the marker is not
+    second = nodes.start("b")
+    second.run()
+    assert cluster.values() == [b"0", b"1", b"2"] * 2
+    assert ids(cluster) == [b"delay-0-0", b"delay-0-1", b"delay-0-2"] * 2
+
+
+def test_5_a_unit_that_was_not_committed_is_seen_once(nodes: Nodes, cluster: Cluster) -> None:
+    put(cluster, b"one")
+    first = nodes.start("a", exactly_once=True)
+    first.settle_down()
+    assert len(cluster.under_way) == 1
+    nodes.kill(first)
+    nodes.start("a", exactly_once=True).run()
+    assert cluster.values() == [b"one"]
+
+
+@BOTH
+def test_6_what_was_committed_and_not_dropped_is_dropped_when_the_wheel_is_opened(
+    nodes: Nodes, cluster: Cluster, exactly_once: bool
+) -> None:
+    put(cluster, b"one")
+    put(cluster, b"later", after_ms=60_000)
+    first = nodes.start("a", exactly_once=exactly_once)
+    first.settle_down()
+    cluster.finish(answer=False)
+    nodes.kill(first)
+    assert pending(nodes.folders["a"].at(0)) == [0, 1]
+    second = nodes.start("a", exactly_once=exactly_once)
+    second.run()
+    second.node.source.close()
+    assert cluster.values() == [b"one"]
+    assert pending(nodes.folders["a"].at(0)) == [1]
+    check_whole(nodes.folders["a"].at(0))
+
+
+def test_7_a_marker_of_a_zombie_that_arrives_late_loses_nothing(nodes: Nodes, cluster: Cluster) -> None:
+    put(cluster, b"one")
+    put(cluster, b"two", after_ms=1000)
+    zombie = nodes.start("a")
+    zombie.settle_down()
+    other = nodes.start("b")
+    cluster.expire(zombie.node.source)  # type: ignore[arg-type]
+    late = cluster.under_way.pop()
+    other.after(2)
+    assert cluster.values() == [b"one", b"two"]
+    late.sink.end(late, End.DELIVERED)  # its marker knows of the first record only
+    zombie.run()
+    assert zombie.node.owner.owned == {}
+    put(cluster, b"three", after_ms=3000)
+    nodes.kill(zombie)
+    other.node.source.close()
+    third = nodes.start("c")
+    third.run()
+    third.after(5)
+    assert cluster.values() == [b"one", b"two", b"one", b"two", b"three"]
+
+
+@BOTH
+def test_12_without_any_wheel_what_is_left_comes_from_the_log_and_nothing_else(
+    nodes: Nodes, cluster: Cluster, exactly_once: bool
+) -> None:
+    for n in range(9):
+        put(cluster, b"%d" % n, after_ms=1000 * n)
+    first = nodes.start("a", exactly_once=exactly_once)
+    first.run()
+    first.after(4)
+    assert len(cluster.values()) == 5
+    nodes.kill(first)
+    second = nodes.start("b", exactly_once=exactly_once)
+    second.run()
+    assert pending(nodes.folders["b"].at(0)) == [5, 6, 7, 8]
+    second.after(10)
+    assert cluster.values() == [b"%d" % n for n in range(9)]
+
+
+@BOTH
+def test_10_a_partition_that_goes_while_its_log_is_read_goes_out_once(
+    nodes: Nodes, cluster: Cluster, exactly_once: bool
+) -> None:
+    for n in range(50):
+        put(cluster, b"%02d" % n)
+    first = nodes.start("a", exactly_once=exactly_once, settings=Settings(poll=10, exactly_once=exactly_once))
+    for _ in range(3):
+        first.turn()
+    assert first.node.status()[0].state is State.RESTORING
+    assert 0 < first.node.status()[0].ingested < 50
+    first.node.source.close()
+    assert not [e for e in cluster.logs["delay.cursor", 0].entries if e.key == b"0"]  # it published no marker
+    second = nodes.start("b", exactly_once=exactly_once)
+    second.run()
+    assert cluster.values() == [b"%02d" % n for n in range(50)]
+
+
+@BOTH
+def test_11_a_standby_takes_over_from_a_lost_disk_and_reads_nothing_again(
+    nodes: Nodes, cluster: Cluster, exactly_once: bool
+) -> None:
+    for n in range(6):
+        put(cluster, b"%d" % n, after_ms=1000 * n)
+    every = Settings(standby="all", exactly_once=exactly_once)
+    first = nodes.start("a", exactly_once=exactly_once, settings=every)
+    first.run()
+    second = nodes.start("b", exactly_once=exactly_once, settings=every)
+    for _ in range(3):
+        second.run()
+        first.run()
+    first.after(2)
+    second.run()
+    nodes.kill(first)
+    shutil.rmtree(nodes.folders["a"].path)
+    second.run()
+    assert second.node.source.next[0] == 6  # type: ignore[attr-defined]
+    assert second.node.intake.taken == 0
+    second.after(10)
+    assert cluster.values() == [b"%d" % n for n in range(6)]
+
+
+def test_14_on_a_full_disk_nothing_comes_in_and_what_waits_goes_out(
+    nodes: Nodes, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(cluster, b"one", after_ms=1000)
+    node = nodes.start("a")
+    node.run()
+    put(cluster, b"two", after_ms=2000)
+
+    def full(*args: object, **options: object) -> None:
+        raise WheelFull("no space left", path="here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nodes.folders["a"].wheels[0]._keeper, "add_puts", full)
+        node.after(3)
+        assert cluster.values() == [b"one"]
+        (status,) = node.node.status()
+        assert (status.state, status.ingested) == (State.ACTIVE, 1)
+        assert "no space left" in status.reason
+    node.after(1)
+    assert cluster.values() == [b"one", b"two"]
+    assert node.node.status()[0].reason == ""
+
+
+@BOTH
+def test_16_a_broker_that_is_away_makes_units_late_and_loses_none(
+    nodes: Nodes, cluster: Cluster, exactly_once: bool
+) -> None:
+    for n in range(3):
+        put(cluster, b"%d" % n, after_ms=1000 * n)
+    node = nodes.start("a", exactly_once=exactly_once)
+    node.run()
+    for _ in range(6):
+        nodes.clock.advance(1)
+        node.settle_down()
+        while cluster.under_way:
+            cluster.finish(End.FAILED)
+    assert "timed out" in node.node.status()[0].reason
+    node.after(20)
+    assert cluster.values() == [b"0", b"1", b"2"]
+    assert node.node.status()[0].reason == ""
+
+
+@BOTH
+def test_17_a_node_that_lost_the_whole_cluster_goes_on_when_it_is_back(
+    nodes: Nodes, cluster: Cluster, exactly_once: bool
+) -> None:
+    for n in range(3):
+        put(cluster, b"%d" % n, after_ms=1000 * n)
+    node = nodes.start("a", exactly_once=exactly_once)
+    node.after(0.5)
+    node.clock.advance(0.6)
+    node.settle_down()
+    cluster.is_down = True
+    cluster.under_way.clear()
+    cluster.expire(node.node.source)  # type: ignore[arg-type]
+    node.after(5)
+    assert "the cluster is down" in node.node.status()[0].reason
+    cluster.is_down = False
+    node.after(5)
+    assert cluster.values() == [b"0", b"1", b"2"]
+
+
+def test_19_a_dead_letter_that_its_topic_refuses_is_kept_and_its_partition_waits(
+    nodes: Nodes, cluster: Cluster
+) -> None:
+    cluster.put(b"poison")
+    put(cluster, b"one", after_ms=1)
+    cluster.refused["delay.dlt"] = Refusal("not allowed")
+    node = nodes.start("a")
+    node.run()
+    node.after(60)
+    assert cluster.values("delay.dlt") == []
+    assert "delay.dlt: not allowed" in node.node.status()[0].reason
+    del cluster.refused["delay.dlt"]
+    node.after(20)
+    assert cluster.values("delay.dlt") == [b"poison"]
+    assert cluster.values() == [b"one"]
+
+
+def test_21_a_clock_that_is_set_back_makes_nothing_early_and_loses_nothing(nodes: Nodes, cluster: Cluster) -> None:
+    put(cluster, b"one", after_ms=1000)
+    put(cluster, b"two", after_ms=3000)
+    node = nodes.start("a")
+    node.run()
+    node.after(1)
+    assert cluster.values() == [b"one"]
+    node.clock.step(-3600)
+    put(cluster, b"three", after_ms=500)  # due, as the clock was
+    node.after(2)
+    assert cluster.values() == [b"one"]
+    node.after(3600)
+    assert sorted(v for v in cluster.values() if v) == [b"one", b"three", b"two"]
+
+
+def test_22_a_poison_record_is_a_dead_letter_and_nothing_waits_for_it(nodes: Nodes, cluster: Cluster) -> None:
+    put(cluster, b"one")
+    cluster.put(b"poison", headers=[("filewheel-due-ms", b"soon")])
+    cluster.put(None)
+    put(cluster, b"two")
+    node = nodes.start("a")
+    node.run()
+    assert cluster.values() == [b"one", b"two"]
+    assert cluster.values("delay.dlt") == [b"poison", None]
+    reasons = [dict(entry.headers)["filewheel-error"] or b"" for entry in cluster.logs["delay.dlt", 0].entries]
+    assert b"soon" in reasons[0]
+    assert node.node.status()[0].ingested == 4
+
+
+@BOTH
+def test_27_many_that_are_due_at_one_moment_go_out_in_units_and_a_new_owner_goes_on_in_the_middle(
+    nodes: Nodes, cluster: Cluster, exactly_once: bool
+) -> None:
+    for n in range(100):
+        put(cluster, b"%02d" % n, after_ms=1000)
+    small = Settings(unit=10, exactly_once=exactly_once)
+    first = nodes.start("a", exactly_once=exactly_once, settings=small)
+    first.run()
+    nodes.clock.advance(1)
+    for _ in range(4):
+        first.settle_down()
+        cluster.finish()
+    first.settle_down()
+    assert len(cluster.values()) == 40
+    nodes.kill(first)
+    cluster.under_way.clear()
+    second = nodes.start("b", exactly_once=exactly_once, settings=small)
+    second.run()
+    assert cluster.values() == [b"%02d" % n for n in range(100)]
