@@ -46,6 +46,7 @@ from filewheel.firing.jumps import Jumps
 from filewheel.firing.outcomes import Outcomes
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.firing.settler import Settler
+from filewheel.format.limits import check_topic
 from filewheel.format.record import ID, SET_ASIDE
 from filewheel.journal.columns import At
 from filewheel.keys.index import Keys
@@ -117,15 +118,11 @@ class Keeper(Outcomes):
             self._fence.check_may_fire(clock.now_us())  # mutant: backup-fires
             self._fence.close()  # other wheels do not stay open while this one waits
             self._keeper_lock.take("keeper", wait=wait)
-        except BaseException:
-            self._release()
-            raise
-        self._store = Store(self._dir, Relisted(self._dir))
-        self._store.own.fence = self._fence  # also for a keeper that acknowledges and does not claim
-        self._head = Head(self._store, budget)
-        self._lock = self._store.lock
-        self._begins = Begins(self._store, self._head)
-        try:
+            self._store = Store(self._dir, Relisted(self._dir))
+            self._store.own.fence = self._fence  # also for a keeper that acknowledges and does not claim
+            self._head = Head(self._store, budget)
+            self._lock = self._store.lock
+            self._begins = Begins(self._store, self._head)
             # Again: a standby may have waited through a promotion.
             self._check_office(clock.now_us())  # mutant: standby-fires
             self._store.recover()
@@ -141,8 +138,11 @@ class Keeper(Outcomes):
             if background:
                 self._housekeeper.start()
         except BaseException as exc:
-            with contextlib.suppress(OSError, FilewheelError):
-                self._store.close()
+            if "_housekeeper" in vars(self):
+                self._housekeeper.stop()
+            if "_store" in vars(self):
+                with contextlib.suppress(OSError, FilewheelError):
+                    self._store.close()
             self._release()
             if isinstance(exc, OSError):
                 raise disk_error(exc, self._dir.path) from exc
@@ -203,7 +203,7 @@ class Keeper(Outcomes):
 
     def _release(self) -> None:
         """Close all files: the lock before the pipe, because standbys sleep on the pipe until the lock is free."""
-        if self._keeper_lock.held:
+        if "_begins" in vars(self):  # not when the opening failed before  # mutant: interrupted-opening-held
             self._begins.close()
         self._fence.close()
         self._keeper_lock.release()
@@ -321,6 +321,7 @@ class Keeper(Outcomes):
 
     def has_passed_over(self, topic: str) -> bool:
         """Return whether due messages of a topic wait because of a claim's `at_most`; they do not end a `wait`."""
+        check_topic(topic)
         return topic.encode() in self._head.ready.aside
 
     def begin(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> set[bytes]:

@@ -48,14 +48,15 @@ class KeeperLock:
 
         Raises Locked when another process is the keeper and `wait` is false.
         """
-        while True:
-            fd = self._lock(role, wait=wait)
-            if fd is not None:
-                self._fd = fd
-                return
+        try:
+            while not self._lock(role, wait=wait):
+                pass
+        except BaseException:
+            self.release()  # Ctrl-C after the lock
+            raise
 
-    def _lock(self, role: str, *, wait: bool) -> int | None:
-        """Lock the file; None when it was removed or replaced during the wait."""
+    def _lock(self, role: str, *, wait: bool) -> bool:
+        """Lock the file; False when it was removed or replaced during the wait."""
         try:
             fd = self._open(role)
         except OSError as exc:
@@ -76,17 +77,18 @@ class KeeperLock:
                 raise error
             if not self._disk.is_named(fd, layout.LOCK):  # mutant: lock-lost-waiting
                 self._disk.close(fd)
-                return None
+                return False
             note = json.dumps({"pid": os.getpid(), "started": _started(os.getpid()), "role": role, "ns": _namespace()})
             with contextlib.suppress(OSError):  # only for people: a full disk must not stop the keeper
                 self._disk.pwrite(fd, note.encode().ljust(_NOTE_BYTES) + b"\n", 0)
+            self._fd = fd
         except OSError as exc:
             self._disk.close(fd)
             raise disk_error(exc, self._dir.place(layout.LOCK)) from exc
         except BaseException:
             self._disk.close(fd)
             raise
-        return fd
+        return True
 
     def _open(self, role: str) -> int:
         """Open the file; the first keeper makes it, on a full disk in the space of the ballast."""

@@ -135,6 +135,8 @@ MUTANTS: list[Mutant] = [
       becomes("alarm.wait(UNHEARD_S if bell is None else 3600, bell)"),
       "a standby looks at keeper.lock though the keeper stays",
       "tests/test_standby_sleep.py::test_a_standby_notices_that_keeper_lock_was_removed_though_its_holder_stays"),
+    m("interrupted-opening-held", "D", ALWAYS, "a keeper whose opening was interrupted gives up its lock",
+      "tests/test_open_interrupted.py::test_an_interrupt_before_each_line_that_opens_a_keeper_leaves_its_lock_free"),
     m("lock-lost-waiting", "D", NEVER, "a standby that got the lock of a removed file waits for the new one",
       "tests/test_lost_lock.py::test_a_standby_that_waited_for_a_file_that_was_replaced_waits_for_the_new_one"),
     m("lock-lost-adopts", "D", DROP, "a replicator whose lock of a backup was lost makes nothing part of it",

@@ -1,0 +1,26 @@
+"""Ctrl-C before each line that opens a keeper: its lock is free afterwards."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from filewheel import Keeper, Wheel
+from filewheel.disk.keeper_lock import KeeperLock
+from tests.test_flush_interrupted import interrupted
+
+
+@pytest.mark.parametrize("line", range(1, 39))
+def test_an_interrupt_before_each_line_that_opens_a_keeper_leaves_its_lock_free(wheel_dir: Path, line: int) -> None:
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue(b"due", delay=0)
+    threads = threading.active_count()
+    made: list[Keeper] = []
+    with interrupted({Keeper.__init__.__code__, KeeperLock.take.__code__}, line):
+        made.append(Keeper(wheel_dir, wait=False))
+    assert not made
+    assert threading.active_count() == threads
+    with Keeper(wheel_dir, wait=False) as keeper:
+        assert [m.payload for m in keeper.claim()] == [b"due"]
