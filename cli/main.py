@@ -42,12 +42,13 @@ VERBS = (
     "replicate",
     "promote",
     "rejoin",
+    "kafka",
     "demo",
     "bench",
     "completion",
 )
 
-_GROUPS = ("inspect", "backup")
+_GROUPS = ("inspect", "backup", "kafka")
 """Verbs with sub-verbs."""
 
 _EPILOG = "\n\n".join(

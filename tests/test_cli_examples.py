@@ -35,8 +35,9 @@ def _examples(path: tuple[str, ...]) -> list[str]:
     return [line.strip()[2:] for line in text.splitlines() if line.strip().startswith("$ ")]
 
 
-COMMANDS = [path for path, _ in _commands(cli) if path != ("demo",)]
-"""All but the demo, each run of which takes five seconds of processor; tests/test_cli_demo.py runs its examples."""
+COMMANDS = [path for path, _ in _commands(cli) if path != ("demo",) and path[:1] != ("kafka",)]
+"""All but the demo, each run of which takes five seconds of processor (tests/test_cli_demo.py runs its examples), and
+those that need a broker (tests/kafka/test_cli_kafka.py)."""
 
 
 def _prepare(where: Path, *, with_wheel: bool) -> None:

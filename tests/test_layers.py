@@ -177,7 +177,10 @@ def test_exports_are_sorted_and_exactly_what_the_package_offers() -> None:
     assert public == set(filewheel.__all__) - {"__version__"}
 
 
-PUBLIC = ("filewheel", "filewheel.metrics", "filewheel.scheduling.cron", "filewheel.timespec", "filewheel.headers")
+PUBLIC = (
+    "filewheel", "filewheel.metrics", "filewheel.scheduling.cron", "filewheel.timespec", "filewheel.headers",
+    "filewheel.kafka",
+)  # fmt: skip
 
 
 def test_the_command_line_imports_only_what_a_program_of_a_user_may() -> None:

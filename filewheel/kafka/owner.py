@@ -282,6 +282,7 @@ class Owner:
         if not owned.is_reading or wheel.ingested < owned.end:  # mutant: kafka-fires-before-the-end
             return
         owned.state = State.ACTIVE
+        log.info("partition %d: this node fires it, from offset %d on", owned.partition, owned.marker.low)
         owned.firing = Firing(
             owned.partition, wheel, sink, owned.marker, self._rendering,
             lock=owned.lock, limit=self._settings.unit, done=self._loop.outcome,

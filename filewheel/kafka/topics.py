@@ -1,0 +1,160 @@
+"""The topics of a delay service: made with the settings that it needs, and checked where they exist.
+
+The delay topic keeps its records by time only, and has the broker's timestamps: a relative delay then counts from the
+arrival. The topic of markers is compacted, with a partition for each of the delay topic. Dead letters are kept.
+Invariant: nothing is deleted, and no setting of an existing topic is changed unless `alter` is given.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from filewheel.bridges.extra import need
+from filewheel.kafka.options import Policy
+from filewheel.kafka.trouble import client, cluster_error, error_of, heard, log
+
+ANSWER_S = 30.0
+NEW_TOPIC_S = (0.2, 0.5, 1.0, 2.0)
+"""The waits before a topic is asked for again that somebody else has just made."""
+FOREVER = "-1"
+
+
+@dataclass(frozen=True)
+class TopicReport:
+    """One topic after `make_topics`."""
+
+    name: str
+    partitions: int
+    is_new: bool = False
+    added: int = 0
+    """Partitions that were added to an existing topic."""
+    wrong: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Setting → its value, and the value that the service needs."""
+    altered: tuple[str, ...] = ()
+    """Settings that were changed."""
+
+
+def make_topics(
+    config: Mapping[str, Any],
+    policy: Policy,
+    *,
+    partitions: int = 12,
+    replication: int = -1,
+    retention_s: float | None = None,
+    alter: bool = False,
+) -> list[TopicReport]:
+    """Make the delay topic, its topic of markers and its dead-letter topic, or check those that exist.
+
+    On return all three exist, and the topic of markers has a partition for each of the delay topic. `replication` -1 is
+    the brokers' default. `retention_s` is how long the delay topic keeps a record; None is for ever. It must be longer
+    than the longest delay and the longest outage together. `alter` changes wrong settings.
+
+    Raises BadArgument without confluent-kafka; NoBroker, NotAllowed, ClusterError.
+    """
+    errors = client().KafkaException
+    try:
+        cluster = _Cluster(config)
+        count = cluster.partitions(policy.topic) or partitions
+        return [
+            cluster.topic(name, 1 if name == policy.dead_letter_topic else count, replication, wanted, alter=alter)
+            for name, wanted in _wanted(policy, retention_s).items()
+        ]
+    except errors as exc:
+        raise cluster_error(error_of(exc), str(config.get("bootstrap.servers", ""))) from exc
+
+
+def _wanted(policy: Policy, retention_s: float | None) -> dict[str, dict[str, str]]:
+    """Return topic → settings that the service needs."""
+    retention = FOREVER if retention_s is None else str(round(retention_s * 1000))
+    return {
+        policy.topic: {
+            "cleanup.policy": "delete",
+            "retention.ms": retention,
+            "retention.bytes": FOREVER,
+            "message.timestamp.type": "LogAppendTime",
+            "unclean.leader.election.enable": "false",
+        },
+        policy.marker_topic: {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"},
+        policy.dead_letter_topic: {"cleanup.policy": "delete", "retention.ms": FOREVER, "retention.bytes": FOREVER},
+    }
+
+
+class _Cluster:
+    """An administrator's client. Its calls raise KafkaException."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._words: Any = need("confluent_kafka.admin", "kafka")
+        self._admin = self._words.AdminClient({**config, "error_cb": heard}, logger=log)
+
+    def partitions(self, name: str) -> int:
+        """Return the number of partitions of a topic; 0 if there is none."""
+        found = self._admin.list_topics(timeout=ANSWER_S).topics
+        return len(found[name].partitions) if name in found else 0
+
+    def topic(
+        self, name: str, partitions: int, replication: int, wanted: dict[str, str], *, alter: bool
+    ) -> TopicReport:
+        """Make one topic, or check it."""
+        present = self.partitions(name)
+        if not present and self._create(name, partitions, replication, wanted):
+            return TopicReport(name, partitions, is_new=True)
+        for wait_s in NEW_TOPIC_S:  # somebody else made it a moment ago, and this broker does not know it yet
+            if present:
+                break
+            time.sleep(wait_s)
+            present = self.partitions(name)
+        added = max(partitions - present, 0)
+        if added:
+            new = self._words.NewPartitions(name, partitions)
+            _only(self._admin.create_partitions([new], request_timeout=ANSWER_S))
+        wrong = self._wrong(name, wanted)
+        if wrong and alter:
+            self._alter(name, {key: needed for key, (_, needed) in wrong.items()})
+            return TopicReport(name, present + added, added=added, altered=tuple(wrong))
+        return TopicReport(name, present + added, added=added, wrong=wrong)
+
+    def _create(self, name: str, partitions: int, replication: int, wanted: dict[str, str]) -> bool:
+        """Make a topic; return False if there is one already."""
+        settings = dict(wanted)
+        if replication >= 3:
+            settings["min.insync.replicas"] = "2"
+        new = self._words.NewTopic(name, partitions, replication, config=settings)
+        try:
+            _only(self._admin.create_topics([new], request_timeout=ANSWER_S))
+        except client().KafkaException as exc:
+            if error_of(exc).name() != "TOPIC_ALREADY_EXISTS":
+                raise
+            return False
+        return True
+
+    def _wrong(self, name: str, wanted: dict[str, str]) -> dict[str, tuple[str, str]]:
+        """Return the settings of an existing topic that the service cannot work with."""
+        resource = self._words.ConfigResource(self._words.ResourceType.TOPIC, name)
+        present = _only(self._admin.describe_configs([resource], request_timeout=ANSWER_S))
+        found = {key: str(present[key].value) for key in wanted if key in present}
+        return {key: (value, wanted[key]) for key, value in found.items() if not _fits(key, value, wanted[key])}
+
+    def _alter(self, name: str, settings: dict[str, str]) -> None:
+        words = self._words
+        entries = [
+            words.ConfigEntry(key, value, incremental_operation=words.AlterConfigOpType.SET)
+            for key, value in settings.items()
+        ]
+        resource = words.ConfigResource(words.ResourceType.TOPIC, name, incremental_configs=entries)
+        _only(self._admin.incremental_alter_configs([resource], request_timeout=ANSWER_S))
+
+
+def _fits(key: str, found: str, needed: str) -> bool:
+    """Return whether a value is as good as the one that is needed: a longer retention is."""
+    if found == needed:
+        return True
+    return key == "retention.ms" and needed != FOREVER and (found == FOREVER or int(found) >= int(needed))
+
+
+def _only(futures: Mapping[Any, Any]) -> Any:
+    """Return the result of one request."""
+    (future,) = futures.values()
+    return future.result()

@@ -1,0 +1,123 @@
+"""`filewheel kafka`: the topics and a node, on a real broker; errors without one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli_support import environment, invoke
+from tests.support import REPO, eventually
+from tests.test_docs import run_blocks, shell
+
+__all__ = ["shell"]
+
+PYTHON = str(REPO / ".venv" / "bin" / "python")
+
+
+def examples(*path: str) -> list[str]:
+    lines = [line.strip()[2:] for line in invoke(*path, "--help").out.splitlines() if line.strip().startswith("$ ")]
+    assert lines
+    return lines
+
+
+@pytest.fixture
+def name(kafka: str) -> str:
+    return f"t-{uuid.uuid4().hex[:12]}"
+
+
+def given(line: str, bootstrap: str, topic: str, data: Path) -> list[str]:
+    """Return the words of an example, with the test's cluster, topic and directory."""
+    words = {"localhost:9092": bootstrap, "delays": topic, "/var/lib/delays": str(data)}
+    return [words.get(word, word) for word in shlex.split(line)[1:]]
+
+
+def test_the_examples_make_topics_and_a_second_run_finds_nothing_to_do(kafka: str, name: str, tmp_path: Path) -> None:
+    first, second = examples("kafka", "init")
+    made = [json.loads(line) for line in invoke(*given(first, kafka, name, tmp_path)).out.splitlines()]
+    assert [(m["topic"], m["partitions"], m["is_new"]) for m in made] == [
+        (name, 12, True), (f"{name}.cursor", 12, True), (f"{name}.dlt", 1, True)
+    ]  # fmt: skip
+    again = invoke(*given(second, kafka, name, tmp_path))
+    assert again.code == 0
+    assert not any(json.loads(line)["is_new"] for line in again.out.splitlines())
+
+
+def test_wrong_settings_are_named_and_changed_on_request(kafka: str, topic: Callable[..., str]) -> None:
+    name = topic(3, **{"cleanup.policy": "compact"})
+    result = invoke("kafka", "init", "--bootstrap", kafka, "--topic", name)
+    assert result.code == 3
+    report = json.loads(result.out.splitlines()[0])
+    assert report["wrong"]["cleanup.policy"] == {"is": "compact", "needs": "delete"}
+    assert "--alter changes them" in result.err
+    assert json.loads(result.out.splitlines()[1])["partitions"] == 3
+    changed = invoke("kafka", "init", "--bootstrap", kafka, "--topic", name, "--alter")
+    assert changed.code == 0
+    assert "cleanup.policy" in json.loads(changed.out.splitlines()[0])["altered"]
+    assert invoke("kafka", "init", "--bootstrap", kafka, "--topic", name).code == 0
+
+
+@pytest.mark.parametrize("example", [0, 1], ids=["at-least-once", "exactly-once"])
+def test_a_node_fires_a_record_when_it_is_due_and_ends_with_0_at_a_signal(
+    kafka: str, name: str, topic: Callable[..., str], tmp_path: Path, example: int
+) -> None:
+    from confluent_kafka import Consumer, Producer
+
+    target = topic()
+    assert invoke("kafka", "init", "--bootstrap", kafka, "--topic", name, "--partitions", "2").code == 0
+    words = given(examples("kafka", "run")[example], kafka, name, tmp_path / "data")
+    node = subprocess.Popen(
+        [PYTHON, "-m", "cli", *words], cwd=REPO, env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    try:
+        producer = Producer({"bootstrap.servers": kafka})
+        due_ms = round(time.time() * 1000) + 2000
+        headers = [("filewheel-due-ms", str(due_ms)), ("scheduler-target-topic", target), ("user", "x")]
+        producer.produce(name, b"later", key=b"k", headers=headers)
+        assert producer.flush(30) == 0
+        consumer = Consumer(
+            {
+                "bootstrap.servers": kafka, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+            }
+        )  # fmt: skip
+        consumer.subscribe([target])
+        found = []
+        eventually(lambda: found.extend(m for m in consumer.consume(10, 0.2) if not m.error()) or found, timeout_s=60)
+        assert time.time() * 1000 >= due_ms
+        consumer.close()
+        assert [message.value() for message in found] == [b"later"]
+        assert ("user", b"x") in found[0].headers()
+        node.send_signal(signal.SIGTERM)
+        said = node.communicate(timeout=60)[1]
+    finally:
+        node.kill()
+        node.wait()
+    assert node.returncode == 0, said
+    assert "this node fires it" in said
+    assert "has stopped" in said
+
+
+def test_every_block_of_the_page_on_kafka_runs(kafka: str, tmp_path: Path, shell: dict[str, str]) -> None:
+    text = (REPO / "docs" / "kafka.md").read_text(encoding="utf-8")
+    text = text.replace("localhost:9092", kafka)
+    for word in ("delays", "mails", "reader"):  # other tests share the broker
+        text = re.sub(rf"\b{word}\b", f"{word}-{uuid.uuid4().hex[:8]}", text)
+    run_blocks(text, tmp_path, shell)
+
+
+def test_a_cluster_that_does_not_answer_and_a_missing_topic_are_named(kafka: str, name: str, tmp_path: Path) -> None:
+    result = invoke("kafka", "run", "--bootstrap", kafka, "--topic", name, "--data", tmp_path)
+    assert result.code == 1
+    assert f"there is no topic {name}" in result.err
+    assert f"filewheel kafka init --topic {name}" in result.err
+    assert invoke("kafka", "init", "--bootstrap", kafka, "--topic", name, "-o", "nonsense").code == 2
+    assert invoke("kafka").code == 2
