@@ -281,6 +281,24 @@ def test_while_the_table_cannot_be_written_a_cancel_says_maybe_and_knows_again_l
         assert keeper.begin(ids[4]) == {ids[4]}
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
+def test_a_cancel_whose_mark_fails_says_that_it_is_done(wheel_dir: Path, code: int) -> None:
+    trouble = False
+
+    def fail(kind: str, name: str) -> None:
+        if trouble and (kind, name) == ("pwrite", layout.BEGUN):
+            raise OSError(code, os.strerror(code))
+
+    with Wheel(wheel_dir, env=SYSTEM.using(disk=lambda p: FaultyDisk(p, fail))) as wheel:
+        wheel.cancel(wheel.enqueue(b"first", delay=60))
+        id_ = wheel.enqueue(b"second", delay=60)
+        trouble = True
+        with pytest.raises(DiskError, match="this call is done, but a keeper may still begin the message"):
+            wheel.cancel(id_)
+        trouble = False
+        assert wheel.get(id_) is None
+
+
 @pytest.mark.parametrize("kind", ["open", "pwrite"])
 def test_a_keeper_that_publishes_nothing_is_one_of_which_a_cancel_cannot_tell(wheel_dir: Path, kind: str) -> None:
     """A full disk from the start, and a keeper of an older version, of whose file only the mark is there."""

@@ -94,7 +94,7 @@ def _once(out: Output, scheduler: Scheduler | AsyncScheduler, plain: Scheduler) 
     failed = sum(counts[kind] for kind in _FAILURES)
     if failed:
         done = settled - sum(counts.values())
-        unknown = f", {counts['unknown']:,} that no handler is named for" if counts["unknown"] else ""
+        unknown = f", {counts['unknown']:,} without a handler" if counts["unknown"] else ""
         raise Failure(
             "partly", f"{done:,} done, {counts['retried']:,} to be tried again, "
             f"{count(counts['dead'], 'dead letter')}{unknown}",

@@ -16,13 +16,12 @@ before the mark is read, and stays there until its message is settled. After a c
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Container, Sequence
 
 from filewheel.disk.directory import Directory
 from filewheel.env import Disk
-from filewheel.errors import disk_error
+from filewheel.errors import FULL, disk_error
 from filewheel.format import layout
 
 MARK_BYTES = 16
@@ -36,7 +35,6 @@ _EMPTY = bytes(SLOT_BYTES)
 _SLOTS_MIN = 512
 _TRIES = 100
 _PAUSE_S = 0.001
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _DONE = "this call is done, but a keeper may still begin the message until it next reads the journals"
 
 
@@ -208,7 +206,9 @@ class Marks:
             try:
                 self._write(mark)
             except OSError as exc:
-                raise disk_error(exc, self._dir.place(layout.BEGUN), undone=_DONE) from exc
+                error = disk_error(exc, self._dir.place(layout.BEGUN))
+                error.what = f"{error.what}; {_DONE}"
+                raise error from exc
             self._upto = ticket
 
     def _write(self, mark: bytes | None) -> None:
@@ -217,7 +217,7 @@ class Marks:
         try:
             fd = disk.open(layout.BEGUN, "rw")
         except OSError as exc:
-            if exc.errno in _FULL:
+            if exc.errno in FULL:
                 return  # no file: the keeper ingests each time
             raise
         try:
@@ -227,7 +227,7 @@ class Marks:
                 disk.pwrite(fd, bytes(MARK_BYTES), 0)
         except OSError as exc:
             # A file without room for a mark has no mark: the keeper ingests each time.
-            if exc.errno not in _FULL or disk.size(fd) >= MARK_BYTES:
+            if exc.errno not in FULL or disk.size(fd) >= MARK_BYTES:
                 raise
         finally:
             disk.close(fd)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 
 from filewheel.disk.threads import started
-from filewheel.errors import Damaged, DiskError, FilewheelError, disk_error
+from filewheel.errors import FULL, Damaged, DiskError, FilewheelError, disk_error
 from filewheel.firing.reserve import ROOM_BYTES, Reserve
 from filewheel.keys.index import Keys
 from filewheel.laps.deal import CHUNK_BYTES, OPEN_AHEAD_S, Deal, Finished, deal_all, near_laps, needs_deal
@@ -197,7 +197,7 @@ class Housekeeper:
             if done.held or (done.left_segments and not self._behind):
                 self._retry_us = now + RETRY_US  # the cause may be something that could not be dealt, or removed
         except (OSError, DiskError) as exc:
-            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if exc.errno not in FULL:
                 raise
             self._retry_us = now + RETRY_US
             log.critical("%s: no space to deal; trying again in %d s", self._store.dir.path, RETRY_US // US_PER_S)
@@ -214,7 +214,7 @@ class Housekeeper:
                 Deal(self._store, spread=True, finished=self._finished, only_expire=True).run()
                 return
             except (OSError, DiskError) as exc:
-                if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if exc.errno not in FULL:
                     raise
                 if not self.reserve.ballast.give_up():
                     return
@@ -227,7 +227,7 @@ class Housekeeper:
         try:
             deal_all(self._store, self._finished)
         except (OSError, DiskError) as exc:
-            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if exc.errno not in FULL:
                 raise
             # Nothing is lost: undealt messages stay in the journals, which are durable.
             log.warning("%s: no space to deal at the end; the next keeper does it", self._store.dir.path)

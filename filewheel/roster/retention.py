@@ -22,12 +22,11 @@ from collections.abc import Callable, Iterable
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import is_unreadable
 from filewheel.disk.replace import replace_file
-from filewheel.errors import Damaged
+from filewheel.errors import FULL, Damaged
 from filewheel.format import layout
 
 log = logging.getLogger(__name__)
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _BLOCK_BYTES = 4096
 """The least size to count for a segment: short-lived producers leave many small ones, and each takes a block."""
 _COUNTER_BYTES_MAX = 64
@@ -155,7 +154,7 @@ class Retention:
         try:
             self._write(number)
         except OSError as exc:
-            if exc.errno not in _FULL:  # mutant: overflow-needs-room
+            if exc.errno not in FULL:  # mutant: overflow-needs-room
                 raise
             self._spoil()
         self._owes = False

@@ -54,7 +54,10 @@ _PATH_MAX = 4096
 _INT_END = 1 << 63
 _MARK = b"1\n"
 """The content of roster.lock while there is a roster."""
-_MEND = "copy the roster.json of a backup of its set, then `filewheel promote` the wheel that should fire"
+_MEND = (
+    "copy the roster.json of a backup of its set, then `filewheel promote` the wheel that should fire; "
+    "if this wheel never had a backup, remove roster.json and roster.lock"
+)
 
 
 @dataclass(frozen=True)

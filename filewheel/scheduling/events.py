@@ -286,7 +286,9 @@ def _log(message: Message, verdict: Verdict, failure: Failure | None, took_s: fl
         call_log.warning("%s failed, again in %.3g s: %s", name, seconds, error, extra=extra)
         call_log.debug("%s", failure.trace if failure else "", extra=extra)
     elif verdict.kind == "dead":
-        call_log.error("%s is dead: %s\n%s", name, error, failure.trace if failure else "", extra=extra)
+        call_log.error(
+            "a call of %s became a dead letter: %s\n%s", name, error, failure.trace if failure else "", extra=extra
+        )
     elif verdict.kind == "stopped" and (definition := schedule_of(message)) is not None:
         call_log.warning(
             "the schedule %r has ended: %s fires now and does not declare it. To keep it, declare it there too, with "
