@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from filewheel.errors import Damaged
 from filewheel.kafka.marker import Marker
 from filewheel.kafka.record import Outgoing
 from filewheel.kafka.transport import End, Outcome, Refusal, Sink
@@ -30,10 +29,6 @@ class Claimed(Protocol):
 
     @property
     def messages(self) -> Sequence[Message]: ...
-    @property
-    def ids(self) -> Sequence[bytes]:
-        """Those of the messages, and of any that could not be read."""
-
     @property
     def ingested(self) -> int: ...
 
@@ -225,12 +220,6 @@ class Firing:
         with self.lock:
             chunk = self.wheel.next_chunk(self._limit, now_us)
             messages = chunk.messages
-            if len(chunk.ids) > len(messages):
-                # A marker would call done what did not go out. The log has it: the wheel is to be rebuilt from there.
-                raise Damaged(
-                    f"{len(chunk.ids) - len(messages)} waiting records of partition {self.partition} cannot be read",
-                    hint="stop the node and remove the directory of this partition: it is rebuilt from the topic",
-                )
             through = bytes(messages[-1].id) if messages else b""
             if len(messages) < self._limit:  # mutant: kafka-through-more
                 # Nothing else that is due is left, so nothing at or below a step in the past is.

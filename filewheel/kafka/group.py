@@ -69,6 +69,11 @@ class GroupSource:
         """Read an owned partition from this offset on."""
         self._starts[partition] = offset
 
+    def stop(self, partition: int) -> None:
+        """Return nothing more of an owned partition until it is started again."""
+        self.pause(partition)
+        self._forget([partition])
+
     def pause(self, partition: int) -> None:
         """Fetch nothing of this partition; what was fetched already may still come."""
         if partition in self._started:
@@ -139,17 +144,16 @@ class GroupSource:
         self._listener.assigned([p.partition for p in partitions])
 
     def _revoked(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
-        numbers = self._forget(partitions)
+        numbers = self._forget([p.partition for p in partitions])
         self._listener.revoked(numbers)
         consumer.incremental_unassign(partitions)
 
     def _lost(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
-        numbers = self._forget(partitions)
+        numbers = self._forget([p.partition for p in partitions])
         self._listener.lost(numbers)
         consumer.incremental_unassign(partitions)
 
-    def _forget(self, partitions: Sequence[TopicPartition]) -> list[int]:
-        numbers = [p.partition for p in partitions]
+    def _forget(self, numbers: Sequence[int]) -> Sequence[int]:
         self._started.difference_update(numbers)
         for number in numbers:
             self._starts.pop(number, None)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from filewheel.errors import disk_errors
 from filewheel.format.record import CANCELLED, ID, pack_drop
+from filewheel.kafka.losses import Losses
 from filewheel.keeper import Keeper
 from filewheel.keys.index import LockedKeys
 from filewheel.laps.window import Budget
@@ -95,6 +96,10 @@ class LogKeeper(Keeper):
         """
         with self._lock:
             self._head.ready.forget_from(ID_MIN)
+
+    def losses(self) -> Losses:
+        """Return the losses of this wheel: those from now on are news. Cost: a listing. Raises OSError."""
+        return Losses(self._store)
 
     def flush(self) -> None:
         """Make everything that this keeper has written durable. Raises Poisoned."""

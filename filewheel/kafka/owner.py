@@ -52,6 +52,10 @@ class Wheel(Waiting, Protocol):
     def ingested(self) -> int:
         """The offset after the last record that was taken in."""
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether it lost records since it was opened. Opened again, it has a position before them."""
+
     def take_in(self, puts: Sequence[Any]) -> None: ...
     def advance(self, offset: int) -> None:
         """Note that the log has no record between `ingested` and this offset."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from filewheel.disk.directory import create_directory, make_parents
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Env
-from filewheel.errors import NoWheel, WheelExists, WheelFull, disk_errors
+from filewheel.errors import Damaged, NoWheel, WheelExists, WheelFull, disk_errors
 from filewheel.format.settings import PAYLOAD_BYTES_LIMIT
 from filewheel.kafka.fate import id_of, offset_of
 from filewheel.kafka.keyed import settled_keys
@@ -45,6 +45,7 @@ BUDGET = Budget(records=1 << 15, bytes=8 << 20)
 FULL_US = 5 * US_PER_S
 """How long to wait on a full disk before drops are written again."""
 WALK_BUDGET = Budget(records=1 << 15, bytes=8 << 20)
+_LOST = "the service reads them from the topic again"
 _APPLY_AT_ONCE = 4096
 _APPLY_KEPT_MAX = 1 << 16
 
@@ -56,7 +57,7 @@ class Chunk:
     messages: Sequence[Message]
     """In the order of their ids. Fewer than the limit: nothing else is due."""
     ids: Sequence[bytes]
-    """Those of all that was claimed, also of a message that could not be read and went to quarantine/."""
+    """Those of the messages."""
     ingested: int
     """Every record before this offset with an id up to `last_id` is in this chunk, or in an earlier one."""
 
@@ -92,7 +93,8 @@ class Partition:
         try:
             with disk_errors(self.path):
                 self._keeper.expect_repeats()
-                self._position = Position(directory)
+                self._losses = self._keeper.losses()
+                self._position = Position(directory, self._losses.digest)
                 check_source(directory, source)
         except BaseException:
             self._keeper.close()
@@ -137,13 +139,19 @@ class Partition:
         with self._lock:
             return self._waiting.total if self._waiting.is_complete else None
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether files were damaged, or removed. Opened again, it has a position before all that was lost."""
+        return self._losses.is_news
+
     def low(self) -> int:
         """Return an offset before which every record is done: that of the marker, until the waiting ones are counted.
 
         At most 4,096 less than it could be.
         """
         with self._lock:
-            if not self._waiting.is_complete:  # mutant: kafka-low-too-soon
+            # What was lost is not counted.
+            if not self._waiting.is_complete or self.has_lost:  # mutant: kafka-low-too-soon
                 return self._marker.low
             return max(self._marker.low, self._waiting.low(self._ingested))
 
@@ -246,7 +254,7 @@ class Partition:
         this machine's clock nor by `now_us`. What the marker calls done is dropped instead. Cost: 2 µs a message, and
         50 µs.
 
-        Raises DiskError, Damaged, Closed.
+        Raises DiskError, Closed; Damaged when something was lost that may have been due: no marker may say it is done.
         """
         with self._lock:  # mutant: kafka-ingested-later
             if not self._is_true:
@@ -266,7 +274,15 @@ class Partition:
                 self._in_hand.update(id_ for id_ in batch.ids if id_ not in over)
                 ids += [id_ for id_ in batch.ids if id_ not in over]
                 messages += [message for message in batch if message.id not in over]
-            return Chunk(messages, ids, self._ingested)
+            chunk = Chunk(messages, ids, self._ingested)
+            if self.has_lost:  # mutant: kafka-loss-covered
+                self.give_back(chunk)
+                raise Damaged(
+                    "waiting records were lost: see quarantine/",
+                    path=self.path,
+                    hint="they are read from the topic again",
+                )
+            return chunk
 
     def _is_over(self, id_: bytes) -> bool:
         offset = offset_of(id_)
@@ -332,7 +348,7 @@ class Partition:
                 upto = self._ingested
             self._keeper.flush()  # mutant: kafka-position-first
             # A crash here leaves the position before: more is read again.
-            if upto != (self._position.offset or 0):
+            if upto != (self._position.offset or 0) and not self.has_lost:
                 self._position.write(upto)
             self._flushed, self._flushed_us = upto, self._clock.steady_us()
 

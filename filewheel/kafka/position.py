@@ -5,6 +5,7 @@ another topic is never mixed in. `position` holds the next offset to read, as a 
 is durable in the wheel, or done. It is written after a flush of the journal and never flushed itself. A power cut may
 leave an older one, or none; then more is read again, which changes nothing. An offset in the journal's frames would not
 do: after a power cut a later frame may survive an earlier one (docs/adr/0044-the-position-is-a-lower-bound.md).
+A position names the losses of the wheel that were known (losses.py); with others it says nothing.
 Invariant: no record before the position is missing from a wheel that has it.
 """
 
@@ -88,12 +89,13 @@ def _read_source(directory: Directory) -> Source | None:
 class Position:
     """The file `position` of one wheel. Not thread-safe: the partition's flush guards it."""
 
-    def __init__(self, directory: Directory) -> None:
-        """Read it. A damaged one counts as none. Raises OSError."""
+    def __init__(self, directory: Directory, lost: int) -> None:
+        """Read it, for a wheel with these known losses (their digest). A damaged one counts as none. Raises OSError."""
         self._dir = directory
+        self._lost = lost
         self._turn = 0
         self.offset: int | None = None
-        """The largest offset that was written; None if there is none."""
+        """The largest offset that was written; None if there is none, 0 if the wheel lost something since."""
         fd = directory.disk.open(POSITION, "rw")
         try:
             found = [self._read(fd, at) for at in _SLOTS_AT]
@@ -113,14 +115,16 @@ class Position:
         offset = fields.get("next")
         # A file that was copied from another wheel says nothing about this one.
         is_ours = fields.get("wheel") == self._dir.settings.id  # mutant: kafka-position-of-another
-        return offset if is_ours and type(offset) is int and offset >= 0 else None
+        if not is_ours or type(offset) is not int or offset < 0:
+            return None
+        return offset if fields.get("lost", 0) == self._lost else 0  # mutant: kafka-loss-passed-over
 
     def write(self, offset: int) -> None:
         """Write an offset before which every record is durable. Cost: one write. Raises OSError.
 
         A crash here leaves the one before: the two places are written in turns.
         """
-        data = seal({"wheel": self._dir.settings.id, "next": offset}, lines=False)
+        data = seal({"wheel": self._dir.settings.id, "next": offset, "lost": self._lost}, lines=False)
         fd = self._dir.disk.open(POSITION, "rw")
         try:
             self._dir.disk.pwrite(fd, data.ljust(_SLOT_BYTES, b"\0"), _SLOTS_AT[self._turn])

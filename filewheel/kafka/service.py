@@ -36,6 +36,8 @@ POLL_S = 0.1
 HOUSEKEEPING_S = 0.2
 """The longest sleep of the housekeeping thread: what was put off runs within this time."""
 COMMIT_S = 5.0
+REBUILD_S = 1.0
+"""The wait before a wheel that lost records is filled from the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ class Node:
     def _upkeep_failed(self, wheel: Kept, exc: FilewheelError) -> None:
         for owned in list(self.owner.owned.values()):
             if owned.wheel is wheel:
-                self.owner.fail(owned, exc)
+                self._failed(owned, exc)
                 return
         if self.standby is not None:
             self.standby.failed(wheel, exc)
@@ -160,7 +162,20 @@ class Node:
     def _wheel_failed(self, partition: int, exc: FilewheelError) -> None:
         owned = self.owner.owned.get(partition)
         if owned is not None:
-            self.owner.fail(owned, exc)
+            self._failed(owned, exc)
+
+    def _failed(self, owned: Owned, exc: FilewheelError) -> None:
+        self.owner.fail(owned, exc)
+        if owned.wheel is not None and owned.wheel.has_lost:
+            self._later(REBUILD_S, lambda: self._commands.append(lambda source: self._rebuild(owned, source)))
+
+    def _rebuild(self, owned: Owned, source: Source) -> None:
+        """Take a partition over once more: its wheel lost records, and the log has them."""
+        partition = owned.partition
+        if self.owner.owned.get(partition) is owned:
+            source.stop(partition)
+            self.owner.lost([partition])
+            self.owner.assigned([partition])
 
 
 class DelayService:

@@ -136,6 +136,9 @@ class Source(Protocol):
     def start(self, partition: int, offset: int) -> None:
         """Read an owned partition from this offset on; `BEGINNING` is allowed."""
 
+    def stop(self, partition: int) -> None:
+        """Return nothing more of an owned partition until it is started again."""
+
     def pause(self, partition: int) -> None: ...
     def resume(self, partition: int) -> None: ...
     def commit(self, offsets: Mapping[int, int]) -> None:

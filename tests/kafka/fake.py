@@ -302,6 +302,9 @@ class FakeSource:
         self._ends.pop(partition, None)
         self.next[partition] = log.first if offset == BEGINNING else offset
 
+    def stop(self, partition: int) -> None:
+        self._forget([partition])
+
     def pause(self, partition: int) -> None:
         self.paused.add(partition)
 

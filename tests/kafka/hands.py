@@ -54,6 +54,10 @@ class MemoryWheel:
         self.marker = Marker()
         self.is_open = True
 
+    @property
+    def has_lost(self) -> bool:
+        return False
+
     def take_in(self, puts: Sequence[Put]) -> None:
         assert self.is_open
         for put in puts:

@@ -16,6 +16,7 @@ test_partition.py, `model` for the protocol in tests/kafka/model.
 12 all wheels are lost                     here
 13 retention is too short                  fire: a log that lost the next record stops the partition with the reason
 14 disk full                               here
+15 a damaged or missing file              here
 16 a broker is away                        here
 17 the whole cluster is away               here
 18 a target refuses                        fire: a dead target stalls its partition only; a refused record goes to ...
@@ -29,6 +30,7 @@ test_partition.py, `model` for the protocol in tests/kafka/model.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -249,6 +251,46 @@ def test_14_on_a_full_disk_nothing_comes_in_and_what_waits_goes_out(
         assert "no space left" in status.reason
     node.after(1)
     assert cluster.values() == [b"one", b"two"]
+    assert node.node.status()[0].reason == ""
+
+
+def spoil(path: Path) -> None:
+    """Change a byte of a payload."""
+    data = bytearray(path.read_bytes())
+    data[data.index(b"target")] ^= 1
+    path.write_bytes(data)
+
+
+@BOTH
+@pytest.mark.parametrize("harm", [spoil, Path.unlink], ids=["damaged", "removed"])
+@pytest.mark.parametrize("when", ["stopped", "running", "killed"])
+def test_15_what_a_harmed_file_lost_is_read_from_the_topic_again(
+    nodes: Nodes, cluster: Cluster, exactly_once: bool, harm: Callable[[Path], None], when: str
+) -> None:
+    put(cluster, b"one")
+    for n in range(5):
+        put(cluster, b"%d" % n, after_ms=400_000 + n)
+    node = nodes.start("a", exactly_once=exactly_once)
+    node.run()
+    node.node.source.close()  # deals what waits into the file of its lap
+    (file,) = (nodes.folders["a"].at(0) / "laps").iterdir()
+    if when == "stopped":
+        harm(file)
+    node = nodes.start("a", exactly_once=exactly_once)
+    node.run()
+    put(cluster, b"last", after_ms=400_000)
+    if when != "stopped":
+        harm(file)
+    node.after(500)
+    if when == "killed":  # what was lost is known, and the wheel was not opened again
+        # A removed file stays readable for the process that has it open.
+        assert harm is Path.unlink or "waiting records were lost" in node.node.status()[0].reason
+        nodes.kill(node)
+        node = nodes.start("a", exactly_once=exactly_once)
+    for _ in range(3):
+        node.after(2)
+    assert sorted(v for v in cluster.values() if v) == [b"0", b"1", b"2", b"3", b"4", b"last", b"one"]
+    assert node.node.status()[0].state is State.ACTIVE
     assert node.node.status()[0].reason == ""
 
 

@@ -86,14 +86,36 @@ def test_a_chunk_has_everything_that_is_due_however_little_memory_holds(path: Pa
     partition.close()
 
 
-def test_a_message_that_cannot_be_read_does_not_end_a_chunk_early(partition: Partition, clock: FakeClock) -> None:
+def test_a_message_that_cannot_be_read_is_lost_and_no_chunk_passes_over_it(
+    partition: Partition, clock: FakeClock
+) -> None:
     partition.take_in([a_put(0, 1)])
     bad = b"\x98\x01\xc4\x10" + ids_of([a_put(1, 1)])[0] + b"\xc0\xc0\xc0\xc0\x80\xc0"
     partition._keeper.add_puts(bad, 1, bad[4:20], bad[4:20])
     partition.advance(2)
     partition.take_in([a_put(2, 1)])
     clock.advance(5)
-    assert offsets(partition.next_chunk(2)) == [0, 2]
+    with pytest.raises(Damaged, match="were lost"):
+        partition.next_chunk(2)
+    assert partition.has_lost
+
+
+def test_low_does_not_count_on_what_was_lost(partition: Partition, path: Path, clock: FakeClock) -> None:
+    partition.take_in([a_put(n, 400_000) for n in range(3)])
+    partition.close()  # deals them into the file of their lap
+    (file,) = (path / "laps").iterdir()
+    file.write_bytes(bytes(file.stat().st_size))
+    again = open_partition(path, clock)
+    again.apply(Marker())
+    with pytest.raises(Damaged, match="were lost"):
+        again.next_chunk(10)
+    while again.waiting is None:
+        again.housekeep()
+    assert (again.ingested, again.low()) == (3, 0)
+    again.close()
+    once_more = open_partition(path, clock)
+    assert once_more.position == 0
+    once_more.close()
 
 
 def test_a_record_that_arrives_during_a_claim_is_in_the_chunk_or_behind_its_offset(
@@ -199,6 +221,13 @@ def test_what_the_marker_calls_done_is_not_handed_out_though_it_was_not_dropped(
     clock.advance(10)
     assert offsets(partition.next_chunk(10)) == [2, 3]
     assert partition.waiting == 2
+
+
+def test_a_chunk_goes_on_behind_messages_that_are_done(partition: Partition, clock: FakeClock) -> None:
+    partition.take_in([a_put(n, n) for n in range(4)])
+    partition.apply(Marker(low=1))
+    clock.advance(10)
+    assert offsets(partition.next_chunk(2)) == [1, 2]
 
 
 def test_a_standby_drops_what_the_owner_fired_and_takes_in_none_of_it(path: Path, clock: FakeClock) -> None:
