@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
@@ -9,9 +10,10 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 from filewheel.disk.directory import Directory
@@ -153,6 +155,29 @@ def eventually(condition: Callable[[], Any], timeout_s: float = 20) -> Any:
             return found
         assert time.monotonic() < end, "it never happened"
         time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def interrupted(among: Callable[[CodeType], bool], line: int) -> Iterator[None]:
+    """Raise KeyboardInterrupt before the line of this number that runs among these functions, and end it here."""
+    left = line
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal left
+        if not among(frame.f_code):
+            return None
+        if event == "line" and left:
+            left -= 1
+            if not left:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            yield
+    finally:
+        sys.settrace(None)
 
 
 def lose(path: str | Path) -> None:

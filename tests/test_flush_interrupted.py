@@ -6,13 +6,9 @@ looks at no signal.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -21,29 +17,7 @@ from filewheel import Wheel
 from filewheel.disk.disk import OsDisk
 from filewheel.journal.appender import Appender
 from filewheel.journal.writer import Writer
-
-
-@contextlib.contextmanager
-def interrupted(codes: set[CodeType], line: int) -> Iterator[None]:
-    """Raise KeyboardInterrupt before the line of this number that runs in one of these functions, and end it here."""
-    left = line
-
-    def trace(frame: FrameType, event: str, arg: object) -> Any:
-        nonlocal left
-        if frame.f_code not in codes:
-            return None
-        if event == "line" and left:
-            left -= 1
-            if not left:
-                raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            yield
-    finally:
-        sys.settrace(None)
+from tests.support import interrupted
 
 
 @pytest.mark.parametrize("line", range(1, 13))
@@ -54,7 +28,7 @@ def test_an_interrupt_before_each_line_of_a_flush_leaves_no_flush_that_others_wa
         wheel.enqueue(b"first", sync="never")
         assert wheel._journal is not None
         appender = wheel._journal.appender
-        with interrupted({Appender.flush_to.__code__}, line):
+        with interrupted({Appender.flush_to.__code__}.__contains__, line):
             appender.flush_to(appender.written)
         done: list[object] = []
         thread = threading.Thread(target=lambda: done.append(wheel.enqueue(b"second")), daemon=True)
@@ -72,7 +46,7 @@ def test_an_interrupt_before_each_line_that_ends_a_writer_costs_no_later_message
         assert segment is not None
         segment.failed = True  # as after Ctrl-C in a write
         codes = {f.__code__ for f in (Appender._retire, Appender._segment_ended, Appender._renew, Writer.release)}
-        with interrupted(codes, line):
+        with interrupted(codes.__contains__, line):
             wheel.enqueue_many([b"perhaps"], delay=60)
         for n in range(1, 5):
             wheel.enqueue_many([b"%d" % n], delay=60)

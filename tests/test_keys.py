@@ -31,6 +31,7 @@ from filewheel import (
 )
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
+from filewheel.disk.locks import Held
 from filewheel.firing.housekeeper import TIDY_KEYS_US
 from filewheel.format import layout
 from filewheel.format.record import key_of, pack_message
@@ -85,24 +86,13 @@ def bucket_of(path: Path, key: str) -> Path:
     return path / layout.key_file(keys.hash_of(key)[0])
 
 
-def lock_of(path: Path, key: str) -> int:
+def lock_of(path: Path, key: str) -> Held:
     """Take the lock of a key, as a producer has it that was stopped in the middle of an enqueue."""
     keys = Keys(open_directory(path, write=True))
-    shared = keys.lock_all(0, shared=True)
-    fd = keys.lock(keys.hash_of(key)[0], 0)
-    assert fd is not None
-    assert shared is not None
-    KEPT.append((keys, shared))
-    return fd
-
-
-KEPT: list[tuple[Keys, int]] = []
-
-
-def unlock(fd: int) -> None:
-    keys, shared = KEPT.pop()
-    keys.unlock(fd)
-    keys.unlock(shared)
+    held = Held(open_directory(path, write=True))
+    assert keys.lock_all(held, 0, shared=True)
+    assert keys.lock(held, keys.bucket_of(key), 0)
+    return held
 
 
 # -- the policies --------------------------------------------------------------------------------------------
@@ -313,7 +303,7 @@ def test_while_another_is_busy_with_the_key_a_retry_waits_and_the_keeper_does_no
     first = wheel.enqueue(b"1", key="report")
     wheel.enqueue(b"other")
     message, other = keeper.claim()
-    fd = lock_of(wheel_dir, "report")
+    held = lock_of(wheel_dir, "report")
     with monkeypatch.context() as patched:
         patched.setattr(Keys.hold, "__kwdefaults__", {"wait_s": "for ever"})
         new = keeper.nack(message, delay=5)
@@ -325,7 +315,7 @@ def test_while_another_is_busy_with_the_key_a_retry_waits_and_the_keeper_does_no
         keeper.nack(message)
     with pytest.raises(NotClaimed):
         keeper.ack(message)
-    unlock(fd)
+    held.close()
     keeper.claim()
     assert [m.id for m in living(wheel_dir, "report")] == [new]
     clock.advance(5)
@@ -338,10 +328,10 @@ def test_a_batch_that_is_acknowledged_leaves_alone_what_waits_to_be_retried(
     wheel.enqueue(b"1", key="report")
     wheel.enqueue(b"2")
     batch = keeper.claim()
-    fd = lock_of(wheel_dir, "report")
+    held = lock_of(wheel_dir, "report")
     new = keeper.nack(batch[0], delay=5)
     assert keeper.ack(batch) == 1
-    unlock(fd)
+    held.close()
     keeper.claim()
     assert [m.id for m in wheel.list()] == [new]
 
@@ -349,10 +339,10 @@ def test_a_batch_that_is_acknowledged_leaves_alone_what_waits_to_be_retried(
 def test_a_cancel_wins_over_a_retry_that_waits(wheel: Wheel, keeper: Keeper, wheel_dir: Path) -> None:
     first = wheel.enqueue(b"1", key="report")
     (message,) = keeper.claim()
-    fd = lock_of(wheel_dir, "report")
+    held = lock_of(wheel_dir, "report")
     assert keeper.nack(message) is not None
     wheel.cancel(first)
-    unlock(fd)
+    held.close()
     assert not keeper.claim()
     assert not living(wheel_dir, "report")
     wheel.enqueue(b"2", delay=60, key="report")
@@ -370,10 +360,9 @@ def test_a_retry_that_waits_when_the_keeper_closes_is_done_or_offered_again(
         b = lock_of(wheel_dir, other)
         new = keeper.nack(one, delay=5)
         keeper.nack(two, delay=5)
-        KEPT.reverse()
-        unlock(a)
+        a.close()
     assert [m.id for m in living(wheel_dir, "a")] == [new]
-    unlock(b)
+    b.close()
     with Keeper(wheel_dir, clock=clock, background=False) as keeper:
         assert [m.id for m in keeper.claim()] == [two.id]
 
@@ -382,10 +371,10 @@ def test_a_producer_that_waits_for_a_stopped_one_gives_up_and_says_so(
     wheel: Wheel, wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Keys.hold, "__kwdefaults__", {"wait_s": 0.02})
-    fd = lock_of(wheel_dir, "report")
+    held = lock_of(wheel_dir, "report")
     with pytest.raises(Locked, match="busy with the key 'report'"):
         wheel.enqueue(b"1", key="report")
-    unlock(fd)
+    held.close()
     wheel.enqueue(b"1", key="report")
 
 
@@ -440,7 +429,7 @@ def test_two_keys_with_one_hash_do_not_hold_each_other(wheel: Wheel, monkeypatch
 def test_of_several_keys_those_are_busy_that_another_has_locked(wheel: Wheel, wheel_dir: Path) -> None:
     names = [f"k{i}" for i in range(40)]
     wheel.enqueue(b"x", delay=60, key=names[3])
-    fd = lock_of(wheel_dir, names[0])
+    held = lock_of(wheel_dir, names[0])
     busy = {n for n in names if wheel._keys.hash_of(n)[0] == wheel._keys.hash_of(names[0])[0]}
     with wheel._keys.hold(names, wait_s=0) as hold:
         assert hold.busy == busy
@@ -448,16 +437,16 @@ def test_of_several_keys_those_are_busy_that_another_has_locked(wheel: Wheel, wh
             hold.look(names[0], 0)
         with pytest.raises(AssertionError, match="not looked at"):
             hold.note([(names[1], bytes(16))])
-        held = hold.look(names[3], 0)
-        assert held.put is not None
-        assert key_of(held.put) == names[3]
+        found = hold.look(names[3], 0)
+        assert found.put is not None
+        assert key_of(found.put) == names[3]
         free = [n for n in names if n not in busy and n != names[3]]
         assert all(hold.look(n, 0).id is None for n in free)
         hold.note((n, MessageId.make(10**15, 1, i)) for i, n in enumerate(free))
         other = Keys(open_directory(wheel_dir, write=True))
         with other.hold([names[3]], wait_s=0) as too_late:
             assert too_late.busy == {names[3]}
-    unlock(fd)
+    held.close()
     with wheel._keys.hold(names, wait_s=0) as hold:
         assert not hold.busy
 
@@ -820,9 +809,9 @@ def test_the_keeper_passes_by_a_bucket_that_a_producer_has_locked(
         wheel.cancel(wheel.enqueue(b"x", key=name, sync="never"), sync="never")
     clock.advance(5)
     keys = Keys(open_directory(wheel_dir, write=True))
-    fd = lock_of(wheel_dir, names[0])
+    held = lock_of(wheel_dir, names[0])
     assert keys.tidy(clock.wall_us, range(256)) == 0
-    unlock(fd)
+    held.close()
     assert keys.tidy(clock.wall_us, range(256)) == 1
     assert keys.tidy(clock.wall_us, range(256)) == 0
 

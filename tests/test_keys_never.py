@@ -12,6 +12,7 @@ import pytest
 from filewheel import Keeper, KeyHeld, Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
+from filewheel.disk.locks import Held
 from filewheel.env import Env
 from filewheel.format import layout
 from filewheel.keys.files import KeyFiles
@@ -229,23 +230,23 @@ def test_while_a_producer_has_the_lock_what_cannot_be_entered_is_not_dealt(
     with Wheel(wheel_dir) as wheel:
         plain = wheel.enqueue(b"plain", delay=60)
     busy, waits = Keys(open_directory(wheel_dir, write=True)), []
-    fd = busy.lock(busy.bucket_of("report"), 0)
-    assert fd is not None
+    held = Held(open_directory(wheel_dir, write=True))
+    assert busy.lock(held, busy.bucket_of("report"), 0)
     real, real_all = KeyFiles.lock, KeyFiles.lock_all
 
-    def lock(keys: KeyFiles, bucket: int, wait_s: float) -> int | None:
+    def lock(keys: KeyFiles, held: Held, bucket: int, wait_s: float) -> bool:
         waits.append(wait_s)
-        return real(keys, bucket, wait_s)
+        return real(keys, held, bucket, wait_s)
 
-    def lock_all(keys: KeyFiles, wait_s: float, *, shared: bool) -> int | None:
+    def lock_all(keys: KeyFiles, held: Held, wait_s: float, *, shared: bool) -> bool:
         waits.append(wait_s)
-        return real_all(keys, wait_s, shared=shared)
+        return real_all(keys, held, wait_s, shared=shared)
 
     with monkeypatch.context() as patched:
         patched.setattr(KeyFiles, "lock", lock)
         patched.setattr(KeyFiles, "lock_all", lock_all)
         done, store = deal(wheel_dir)
-    busy.unlock(fd)
+    held.close()
     assert waits == [0, 0]
     assert (done.puts, len(done.held), done.left_bytes > 0) == (1, 1, True)
     with Wheel(wheel_dir) as wheel:

@@ -154,8 +154,12 @@ def _alone(where: str, disk: Disk) -> Iterator[None]:
     """Exclude other processes that make a wheel in this directory."""
     fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        disk.lock(fd, wait=True)  # mutant: made-together
-        yield
+        try:
+            disk.lock(fd, wait=True)  # mutant: made-together
+            yield
+        finally:
+            # An interrupt (Ctrl-C) before the close leaves a file open, and no lock that others wait for.
+            disk.unlock(fd)  # mutant: made-and-held
     finally:
         disk.close(fd)
 

@@ -171,7 +171,7 @@ class OsDisk:
             raise
         try:
             info = os.fstat(fd)
-        except OSError:
+        except BaseException:  # an interrupt (Ctrl-C) too
             os.close(fd)  # mutant: open-leaks
             raise
         if stat.S_ISREG(info.st_mode) and (mode == "r" or info.st_nlink <= 1):  # mutant: link-written pipes-opened
@@ -199,17 +199,24 @@ class OsDisk:
                 return os.open(last, _MODES[mode], 0o600, dir_fd=parent)
 
     def close(self, fd: int) -> None:
-        if fd in self._locked:
+        try:  # mutant: close-interrupted
+            if fd in self._locked:
+                self._free(fd)
+        finally:  # an interrupt (Ctrl-C) leaves no file open that stays locked
+            try:
+                os.close(fd)
+            except OSError as exc:
+                # The descriptor is closed in spite of the error. Durable data was flushed before.
+                if exc.errno == errno.EBADF:  # mutant: close-fails
+                    raise
+
+    def _free(self, fd: int) -> None:
+        try:
             # A child of an undetected fork may hold a copy: an unlock frees the lock in all copies.
             with contextlib.suppress(OSError):  # without such a copy, closing is enough
                 self.unlock(fd)  # mutant: lock-not-freed
+        finally:  # or a later file with this number would be taken from children
             self._forget_lock(fd)
-        try:
-            os.close(fd)
-        except OSError as exc:
-            # The descriptor is closed in spite of the error. Durable data was flushed before.
-            if exc.errno == errno.EBADF:  # mutant: close-fails
-                raise
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         data = os.pread(fd, size, offset)
@@ -312,11 +319,11 @@ class OsDisk:
         return self._lock(fd, lambda: flock.share(fd))
 
     def _lock(self, fd: int, take: Callable[[], bool]) -> bool:
-        # Before the lock is taken: a child forked during the wait would inherit the lock with its copy.
-        forks.keep_from_children(fd)  # mutant: lock-handed-to-child
-        self._locked.add(fd)  # mutant: lock-handed-to-child.2
         taken = False
         try:
+            # Before the lock is taken: a child forked during the wait would inherit the lock with its copy.
+            forks.keep_from_children(fd)  # mutant: lock-handed-to-child
+            self._locked.add(fd)  # mutant: lock-handed-to-child.2
             taken = take()
         finally:
             if not taken:  # mutant: lock-handed-to-child.3

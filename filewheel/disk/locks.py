@@ -9,13 +9,16 @@ V1 A call that moves or cancels a pending message holds the lock of its id from 
 V2 The keeper puts messages back under these locks too, and never waits for one.
 Locks of keys are taken before those of ids, and each kind in ascending order.
 Format: docs/format.md, 13.
-Invariant: at most one call for one id is between check and frame.
+Invariants: at most one call for one id is between check and frame. A lock that is held has a `Held` that releases it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Self
 
 from filewheel.disk.directory import Directory
 from filewheel.env import Disk
@@ -38,29 +41,74 @@ def open_made(disk: Disk, name: str) -> int:
         return disk.open(name, "rw")
 
 
-def take(directory: Directory, name: str, wait_s: float, *, shared: bool = False) -> int | None:
-    """Take the lock of a file; return its descriptor, or None when it stays held for longer than `wait_s`.
+class Held:
+    """Locks of files, in the order in which they were taken. Leaving its `with` releases them. Not thread-safe.
 
-    With `shared`, take it shared.
+    A file is noted before its lock is taken, so an interrupt (Ctrl-C) leaves no lock that nobody releases. One that
+    comes before `close` begins leaves them to the end of this object, which is that of the traceback.
     """
-    disk = directory.disk
-    try:
-        fd = open_made(disk, name)
-        waited_s, pause_s = 0.0, _PAUSE_S
+
+    def __init__(self, directory: Directory) -> None:
+        self._files: list[tuple[int, str]] = []
+        """Descriptor and name of each."""
+        self._dir = directory
+        self._disk = directory.disk
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def take(self, name: str, wait_s: float, *, shared: bool = False) -> bool:
+        """Take the lock of a file; return False when it stays held for longer than `wait_s`.
+
+        With `shared`, take it shared. Raises DiskError.
+        """
+        disk = self._disk
         try:
+            self._files.append((open_made(disk, name), name))
+            fd = self._files[-1][0]
+            waited_s, pause_s = 0.0, _PAUSE_S
             while not (disk.share(fd) if shared else disk.lock(fd, wait=False)):  # mutant: id-unlocked key-unlocked
                 if waited_s >= wait_s:
+                    del self._files[-1]
                     disk.close(fd)
-                    return None
+                    return False
                 disk.wait_hint(None, pause_s)
                 waited_s += pause_s
                 pause_s = min(pause_s * 2, _PAUSE_MAX_S)
-        except BaseException:
-            disk.close(fd)
+        except OSError as exc:
+            raise disk_error(exc, self._dir.place(name), undone=UNWRITTEN) from exc
+        return True
+
+    def close(self) -> None:
+        """Release the locks, the last one first. Raises OSError."""
+        try:  # mutant: release-interrupted
+            while self._files:
+                self._disk.close(self._files[-1][0])
+                del self._files[-1]
+        except BaseException:  # an interrupt (Ctrl-C) too
+            files, self._files = self._files, []
+            for n, (fd, name) in enumerate(reversed(files)):
+                # The first of them may be closed already, and its number in use for another file.
+                if n or self._has_open(fd, name):
+                    self._disk.close(fd)
             raise
-        return fd
-    except OSError as exc:
-        raise disk_error(exc, directory.place(name), undone=UNWRITTEN) from exc
+
+    def __del__(self) -> None:
+        if getattr(self, "_files", None):  # it has none after an interrupt in `__init__`
+            self.close()  # mutant: held-for-ever
+
+    def _has_open(self, fd: int, name: str) -> bool:
+        try:
+            return self._disk.is_named(fd, name)
+        except OSError as exc:
+            if exc.errno != errno.EBADF:
+                raise
+            return False
 
 
 def bucket_of(id_: bytes) -> int:
@@ -68,28 +116,26 @@ def bucket_of(id_: bytes) -> int:
     return id_[-1] % layout.ID_BUCKETS
 
 
-@contextlib.contextmanager
-def trying_ids(directory: Directory, ids: Iterable[bytes], *, wait_s: float = 0) -> Iterator[frozenset[int]]:
-    """Hold the locks of ids in a `with`; yield the buckets held by others: leave their ids unchanged.
+def take_ids(held: Held, ids: Iterable[bytes], wait_s: float) -> frozenset[int]:
+    """Take the locks of ids; return the buckets held by others: leave their ids unchanged.
 
-    Cost: about 10 µs for each of at most 16 locks.
+    Cost: about 10 µs for each of at most 16 locks. Raises DiskError.
     """
-    busy: set[int] = set()
-    with contextlib.ExitStack() as held:
-        for bucket in sorted({bucket_of(i) for i in ids}):
-            fd = take(directory, layout.id_lock(bucket), wait_s)
-            if fd is None:
-                busy.add(bucket)
-            else:
-                held.callback(directory.disk.close, fd)
-        yield frozenset(busy)
+    return frozenset(b for b in sorted({bucket_of(i) for i in ids}) if not held.take(layout.id_lock(b), wait_s))
+
+
+@contextlib.contextmanager
+def trying_ids(directory: Directory, ids: Iterable[bytes]) -> Iterator[frozenset[int]]:
+    """Hold the locks of ids in a `with`, without a wait; yield the buckets held by others, as `take_ids` does."""
+    with Held(directory) as held:
+        yield take_ids(held, ids, 0)
 
 
 @contextlib.contextmanager
 def holding_ids(directory: Directory, ids: Iterable[bytes]) -> Iterator[None]:
     """Hold the locks of ids in a `with`; raise Locked when another process holds one for half a minute."""
-    with trying_ids(directory, ids, wait_s=WAIT_S) as busy:
-        if busy:
+    with Held(directory) as held:
+        if take_ids(held, ids, WAIT_S):
             raise Locked(
                 "another process is in the middle of moving or cancelling a message, and does not go on",
                 role="id", path=directory.path, hint="continue or kill the stopped process",

@@ -159,34 +159,23 @@ class KeyFiles:
 
     # -- locks -----------------------------------------------------------------------------------------------
 
-    def lock(self, bucket: int, wait_s: float) -> int | None:
-        """Take a bucket's lock; return its descriptor, or None when another has it for longer than `wait_s`.
+    def lock(self, held: locks.Held, bucket: int, wait_s: float) -> bool:
+        """Take a bucket's lock; return False when another has it for longer than `wait_s`.
 
         The caller holds the lock of all, shared (U6).
         """
-        return locks.take(self._dir, layout.key_lock(bucket), wait_s)
+        return held.take(layout.key_lock(bucket), wait_s)
 
-    def lock_all(self, wait_s: float, *, shared: bool) -> int | None:
+    def lock_all(self, held: locks.Held, wait_s: float, *, shared: bool) -> bool:
         """Take the lock of all buckets, shared or alone; return as `lock` does."""
-        return locks.take(self._dir, layout.KEYS_LOCK, wait_s, shared=shared)
-
-    def unlock(self, fd: int) -> None:
-        """Release a lock."""
-        self._disk.close(fd)
+        return held.take(layout.KEYS_LOCK, wait_s, shared=shared)
 
     @contextlib.contextmanager
     def locked(self, bucket: int, wait_s: float) -> Iterator[bool]:
         """Hold the locks for replacing a file, in a `with`; yield whether they were taken in time."""
-        with contextlib.ExitStack() as held:
-            is_recent = bucket == layout.KEY_RECENT
-            fd = self.lock_all(wait_s, shared=not is_recent)
-            if fd is not None:
-                held.callback(self.unlock, fd)
-            if fd is not None and not is_recent:
-                fd = self.lock(bucket, wait_s)
-                if fd is not None:
-                    held.callback(self.unlock, fd)
-            yield fd is not None
+        is_recent = bucket == layout.KEY_RECENT
+        with locks.Held(self._dir) as held:
+            yield self.lock_all(held, wait_s, shared=not is_recent) and (is_recent or self.lock(held, bucket, wait_s))
 
     # -- writing, under the lock -----------------------------------------------------------------------------
 

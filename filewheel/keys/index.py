@@ -209,11 +209,12 @@ class LockedKeys:
         self._keys = keys
         self._hashes = {name: keys.hash_of(name) for name in names}
         self._wait_s = wait_s
-        self._all: int | None = None
-        """The lock of all (U6)."""
+        self._held = locks.Held(keys._dir)
+        """The lock of all (U6), and those of the buckets."""
         self._is_alone = False
-        """That lock is held alone."""
-        self._fds: dict[int, int] = {}
+        """The lock of all is held alone."""
+        self._buckets: set[int] = set()
+        """The locked buckets."""
         self._unsure: set[str] | None = set()
         """The journals to be flushed before a key is taken (U4); None for all of them."""
         self._looked: set[str] = set()
@@ -229,13 +230,10 @@ class LockedKeys:
         try:
             if not self._hashes or (len(self._hashes) >= MANY and self._take_all()):
                 return self
-            self._all = self._keys.lock_all(self._wait_s, shared=True)  # mutant: key-all-unshared
+            has_all = self._keys.lock_all(self._held, self._wait_s, shared=True)  # mutant: key-all-unshared
             for bucket in sorted({h[0] for h in self._hashes.values()}):
-                fd = None if self._all is None else self._keys.lock(bucket, self._wait_s)
-                if fd is None:
-                    busy.add(bucket)
-                else:
-                    self._fds[bucket] = fd
+                is_locked = has_all and self._keys.lock(self._held, bucket, self._wait_s)
+                (self._buckets if is_locked else busy).add(bucket)
         except BaseException:
             self.release()
             raise
@@ -245,8 +243,7 @@ class LockedKeys:
     def _take_all(self) -> bool:
         """Take the lock of all alone, if it is free soon."""
         wait_s = min(self._wait_s, PATIENCE_S if self._keys.is_patient else 0)
-        self._all = self._keys.lock_all(wait_s, shared=False)  # mutant: key-all-not-alone
-        self._is_alone = self._all is not None
+        self._is_alone = self._keys.lock_all(self._held, wait_s, shared=False)  # mutant: key-all-not-alone
         self._keys.is_patient = self._is_alone or (not wait_s and self._keys.is_patient)
         return self._is_alone
 
@@ -260,11 +257,9 @@ class LockedKeys:
         try:
             self._close_files()  # mutant: key-files-stay-open
         finally:
-            while self._fds:
-                self._keys.unlock(self._fds.popitem()[1])
-            fd, self._all, self._is_alone = self._all, None, False
-            if fd is not None:
-                self._keys.unlock(fd)
+            self._held.close()
+            self._buckets.clear()
+            self._is_alone = False
 
     def _close_files(self) -> None:
         while self._files:
@@ -303,7 +298,7 @@ class LockedKeys:
         long: set[int] = set()
         for name, hash_ in hashes.items():
             bucket = hash_[0]
-            if not self._is_alone and bucket not in self._fds:
+            if not self._is_alone and bucket not in self._buckets:
                 raise AssertionError(f"the key {name!r} is not locked")
             data = self._bucket(bucket)
             ids = keyfile.listed(data, keys.seed(bucket), hash_) if hash_ in data else []

@@ -5,11 +5,9 @@ Invariant: the lock of a file is held until its keys are entered again, so no ke
 
 from __future__ import annotations
 
-import contextlib
-
 from filewheel.disk.directory import Directory
 from filewheel.disk.keeper_lock import KeeperLock
-from filewheel.disk.locks import WAIT_S
+from filewheel.disk.locks import WAIT_S, Held
 from filewheel.disk.quarantine import NOT_DIRECTORY, NOT_FILE, Quarantine, is_foreign, items, put_aside
 from filewheel.format import layout
 from filewheel.headers import KEY
@@ -95,18 +93,14 @@ def mend_key_files(directory: Directory, quarantine: Quarantine) -> list[str]:
     bad = [b for b in range(layout.KEY_BUCKETS) if _unread(directory, keys, b)]
     if not bad:
         return done
-    with contextlib.ExitStack() as locks:
-        fd = keys.lock_all(WAIT_S, shared=True)
-        if fd is None:
+    with Held(directory) as held:
+        if not keys.lock_all(held, WAIT_S, shared=True):
             done.append(f"{layout.KEYS} was left as it is: another process has the lock of all keys")
             return done
-        locks.callback(keys.unlock, fd)
         for bucket in bad:
-            fd = keys.lock(bucket, WAIT_S)
-            if fd is None:
+            if not keys.lock(held, bucket, WAIT_S):
                 done.append(f"{layout.key_file(bucket)} was left as it is: another process has its lock")
                 return done
-            locks.callback(keys.unlock, fd)
         pairs: dict[int, list[tuple[bytes, bytes]]] = {bucket: [] for bucket in bad}
         with Snapshot(directory) as snapshot:
             for message in snapshot.messages():
