@@ -6,9 +6,11 @@ token of this process, so a handler that writes to a foreign descriptor cannot m
 The process must not outlive its parent, even while a C function holds the interpreter's lock for an hour: the kernel
 kills it when the pipe to the parent closes. A thread watches the parent too, because a process that was forked from the
 parent may hold the pipe open, and because only Linux sends this signal.
+Before the first call of a function, the parent lets the process import it, by a frame without a request: an import may
+take seconds, and does not belong to the time of the call.
 One byte follows a call, and is read just before the function starts: if the process ends with that byte unread, the
 parent gives the call to another process instead of failing it.
-Invariant: the process writes one frame when it is ready, and one for each call that it read.
+Invariant: the process writes one frame when it is ready, and one for each frame that it read.
 """
 
 from __future__ import annotations
@@ -144,10 +146,13 @@ def _watch(watched: select.poll) -> None:
     os._exit(PIPE_LOST)
 
 
-def _answer(target: str, request: bytes) -> bytes:
-    """Run a call; return its answer."""
+def _answer(functions: list[str], request: bytes | None) -> bytes:
+    """Import these functions, and call the first one unless the request is None; return the answer."""
     try:
-        value = resolve(target)(request)
+        target, value = functions[0], b""
+        function, *_ = map(resolve, functions)
+        if request is not None:
+            value = function(request)
         if not isinstance(value, bytes) or len(value) >= BODY_BYTES_MAX:
             kind = f"{len(value)} bytes" if isinstance(value, bytes) else f"a {type(value).__name__}"
             raise TypeError(f"{target!r} returned {kind}; it must return less than 1 GiB of bytes")

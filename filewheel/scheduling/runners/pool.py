@@ -3,7 +3,8 @@
 `concurrent.futures.ProcessPoolExecutor` is not enough: one segmentation fault fails every call in it, a running call
 cannot be ended at its time-out, and arguments are pickled. Here a thread starts a process, sends it a call, waits for
 the answer, the end of the process, or the time-out, and starts another process after the end of one.
-Invariant: for every accepted call `done` is called once, after the call has ended.
+Invariant: for every accepted call `done` is called once, after the call has ended. A call begins, and its time starts,
+when its process has imported its functions.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from filewheel.scheduling.runners.process import KILL_AFTER_S, Process, Waker, e
 
 log = logging.getLogger(__name__)
 
-START_LIMIT_US = 120 * US_PER_S  # a process that is not ready by then hangs; even large libraries import faster
+START_LIMIT_US = 120 * US_PER_S  # for a start, and for an import: it hangs; even large libraries import faster
 STARTS_MAX = 3  # this many failed starts in a row fail the waiting calls
 PAUSE_S, PAUSE_MAX_S = 0.1, 30.0  # before the next start; doubled each time
 GIVEN_MAX = 3  # a call is given to this many processes that end before they begin it
@@ -58,6 +59,8 @@ class Result:
 class _Submission:
     """A call that was submitted."""
 
+    functions: tuple[str, ...]
+    """The function that is called, and those that the process imports with it before the begin."""
     request: bytes
     timeout_us: int
     done: Callable[[Result], None]
@@ -107,13 +110,14 @@ class Pool:
         timeout_s: float | None,
         done: Callable[[Result], None],
         begin: Callable[[], bool] | None = None,
+        imports: tuple[str, ...] = (),
     ) -> None:
         """Run the function "module:qualname" on these bytes in a process; `done` is called with the result.
 
         `done` is called once, after the call has ended, in a thread of the pool, or in that of `close`. Without an idle
-        process the call is queued. `begin` is called in a thread of the pool when a process is free; when it returns
-        False, the call ends as "not begun". Neither may block. `timeout_s` counts from when a process gets the call;
-        then that process is killed.
+        process the call is queued. `begin` is called in a thread of the pool when a process is free and has imported
+        the function, and the functions that `imports` names; when it returns False, the call ends as "not begun".
+        Neither may block. `timeout_s` counts from the begin; then that process is killed.
         Cost: a thread is woken. Raises BadArgument, Closed, Forked, OSError; then `done` is not called.
         """
         if os.getpid() != self._pid:
@@ -124,7 +128,7 @@ class Pool:
                 hint='put what the script does under `if __name__ == "__main__":`',
             )
         timeout_us = REST_US if timeout_s is None else round(timeout_s * US_PER_S)
-        call = _Submission(msgpack.packb([target, request]), timeout_us, done, begin)
+        call = _Submission((target, *imports), msgpack.packb([[target], request]), timeout_us, done, begin)
         with self._lock:
             if self.is_closing:
                 raise Closed("the pool is closed")
@@ -317,6 +321,9 @@ class _Attendant:
     def _answer(self, process: Process) -> None:
         call = None
         while (call := call or self._next(process, waits=True)) is not None:
+            if _must_import(process, call) and not self._has_given_after_import(process, call):
+                call = None
+                continue
             before, result = call, self._result(process, call)
             if result is None:
                 self._pool.give_back(call)
@@ -329,11 +336,14 @@ class _Attendant:
                     before.answer(result)  # while the process has its next call
 
     def _next(self, process: Process, *, waits: bool) -> _Submission | None:
-        """Give the process its next call and return it; None when the process has ended, or the pool closes."""
+        """Give the process its next call and return it; None when the process has ended, or the pool closes.
+
+        A call whose functions it has yet to import is only returned: the import may take long.
+        """
         while not (process.has_ended or process.is_lost or self._pool.is_closing):
             call = self._pool.next_call(self, waits=waits)
             if call is not None:
-                if self._has_given(process, call):
+                if _must_import(process, call) or self._has_given(process, call):
                     return call
             elif waits:
                 process.look(REST_US)
@@ -344,13 +354,7 @@ class _Attendant:
 
     def _has_given(self, process: Process, call: _Submission) -> bool:
         """Send a call to a process, if the call may begin; return whether it was sent."""
-        try:
-            may_begin = call.may_begin()
-        except BaseException:
-            call.answer(Result("closed", message="the check whether the call may begin failed"))
-            raise
-        if not may_begin:  # mutant: begun-blindly-process
-            call.answer(Result("not begun"))
+        if not self._may_begin(call):  # mutant: begun-blindly-process
             return False
         process.send(call.request)
         if process.is_lost:
@@ -359,6 +363,58 @@ class _Attendant:
         call.given += 1
         call.end_us = self._clock.steady_us() + call.timeout_us
         return True
+
+    def _may_begin(self, call: _Submission) -> bool:
+        """Return whether a call may begin; if not, it is answered."""
+        try:
+            may_begin = call.may_begin()
+        except BaseException:
+            call.answer(Result("closed", message="the check whether the call may begin failed"))
+            raise
+        if not may_begin:
+            call.answer(Result("not begun"))
+        return may_begin
+
+    def _has_given_after_import(self, process: Process, call: _Submission) -> bool:
+        """Let a process import the functions of a call, then send the call; return whether it was sent.
+
+        If the import raised, the call has failed. If the process ended or hangs, the call is given to another process.
+        """
+        pool, answer, why = self._pool, None, ""
+        process.send(msgpack.packb([call.functions, None]))
+        if process.is_lost:
+            pool.give_back(call)
+            return False
+        end_us = self._clock.steady_us() + START_LIMIT_US
+        try:
+            while not (answer or why or process.has_ended or pool.is_closing):
+                wait_us = end_us - self._clock.steady_us()
+                answer = process.look(wait_us)
+                if wait_us <= 0:  # mutant: import-for-ever
+                    why = f"not imported within {START_LIMIT_US // US_PER_S} s"
+        except Exception as exc:  # as in `_result`
+            log.exception("an answer could not be read; the process is ended")
+            why = f"its answer was damaged on the way: {exc}"
+        if answer is not None and not pool.is_closing:
+            result = _result_of(answer)
+            if result.outcome == "returned":
+                process.imported.add(call.functions)
+                return self._has_given(process, call)
+            pool.is_fruitful()
+            if self._may_begin(call):
+                call.answer(result)
+            return False
+        status = process.end()
+        if not pool.is_closing:
+            call.given += 1
+            why = f"{call.functions[-1]}: {why or end_text(status)}"
+            log.warning("a process of the pool ended while it imported %s", why)
+        if call.given < GIVEN_MAX:  # mutant: import-died-call-failed
+            pool.give_back(call)
+        else:
+            says = f"the call did not begin: {call.given} processes ended, the last one while it imported {why}"
+            call.answer(Result("died", message=says, exit_status=status))
+        return False
 
     def _result(self, process: Process, call: _Submission) -> Result | None:
         """Wait for the end of a call; return its result, or None when the process ended before it began."""
@@ -389,6 +445,11 @@ class _Attendant:
             return Result("timed_out", message=says, exit_status=status)
         says = "the pool was closed while the call ran, and killed it"
         return Result("closed", message=says, exit_status=status)
+
+
+def _must_import(process: Process, call: _Submission) -> bool:
+    """Return whether a process has yet to import the functions of a call."""
+    return call.functions not in process.imported  # mutant: import-in-the-call
 
 
 def _result_of(answer: bytes) -> Result:

@@ -87,6 +87,8 @@ class Process:
         self._number = 0  # of the last call; a process that is ready writes the number 0
         self._unsent = memoryview(b"")
         self._received = bytearray()
+        self.imported: set[tuple[str, ...]] = set()
+        """The functions, of one call each, that it has imported."""
         self.has_ended = False
         self.is_lost = False
         """One of its pipes has ended: it gets no more calls."""

@@ -105,7 +105,9 @@ class Processes:
             self._running.discard(call)
 
         request = request_of(call, self._wheel)
-        self._pool.submit(TARGET, request, timeout_s=call.handler.terms.timeout_s, done=done, begin=begin)
+        function, timeout_s = call.handler.function, call.handler.terms.timeout_s
+        imports = (f"{function.__module__}:{function.__qualname__}",)
+        self._pool.submit(TARGET, request, timeout_s=timeout_s, done=done, begin=begin, imports=imports)
 
     def quiet(self) -> None:
         """Begin no more calls: `begin` refuses the queued ones."""
