@@ -147,8 +147,9 @@ class Cluster:
 
         It joins again when it polls.
         """
-        member.is_expired = True
-        self.leave(member)
+        if member in self.members:
+            member.is_expired = True
+            self.leave(member)
 
     # Units.
 

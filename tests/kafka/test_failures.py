@@ -11,6 +11,7 @@ test_partition.py, `model` for the protocol in tests/kafka/model.
  6 killed between commit and drop          here
  7 zombie, at least once                   here
  8 zombie, exactly once                    fire: a zombie commits nothing
+ 9 a node more, a node less              here; fire: a second node takes half and nothing is fired twice
 10 assigned away while it reads the log    here
 11 the owner's disk is lost, standby=all   here
 12 all wheels are lost                     here
@@ -21,10 +22,19 @@ test_partition.py, `model` for the protocol in tests/kafka/model.
 17 the whole cluster is away               here
 18 a target refuses                        fire: a dead target stalls its partition only; a refused record goes to ...
 19 the dead-letter topic refuses           here
+20 the topic of markers is lost            here
 21 the clock steps                         here; fire: a wall clock that jumps ahead fires what is due
 22 poison record                           here
 23 a slow disk                             fire: a long queue pauses its partition; 17 for a poll that came too late
+24 partitions are added                    here
+25 the log is shorter than it was          fire: a log that ends before its marker is waited for. Other records at the
+                                           offsets of lost ones cannot be told apart: records carry no leader epoch.
+                                           `unclean.leader.election.enable=false`, as is the default, rules it out
+26 a standby lags, or dies                 here
 27 very many due at one moment             here
+28 a transaction takes too long            fire: a unit that failed is sent again after a wait; a fenced node waits a
+                                           session. The unit stays as large as it was
+All of them together, at random: schedule.py.
 """
 
 from __future__ import annotations
@@ -39,7 +49,7 @@ from filewheel.errors import WheelFull
 from filewheel.kafka.owner import State
 from filewheel.kafka.settings import Settings
 from filewheel.kafka.transport import End, Refusal
-from tests.kafka.fake import Cluster
+from tests.kafka.fake import Cluster, Log
 from tests.kafka.folder import Folder, put
 from tests.kafka.hands import Hands
 from tests.kafka.parts import check_whole, pending
@@ -187,6 +197,31 @@ def test_12_without_any_wheel_what_is_left_comes_from_the_log_and_nothing_else(
     assert pending(nodes.folders["b"].at(0)) == [5, 6, 7, 8]
     second.after(10)
     assert cluster.values() == [b"%d" % n for n in range(9)]
+
+
+@BOTH
+def test_9_a_partition_that_moves_takes_its_unit_to_the_end_first(tmp_path: Path, exactly_once: bool) -> None:
+    cluster = Cluster(partitions=2)
+    nodes = Nodes(tmp_path, cluster)
+    for n in range(10):
+        put(cluster, b"%d" % n, partition=n % 2, after_ms=100 * (n // 2))
+    first = nodes.start("a", exactly_once=exactly_once)
+    first.run()
+    nodes.clock.advance(0.15)
+    first.settle_down()
+    assert len(cluster.under_way) == 2  # a unit of each partition
+    second = nodes.start("b", exactly_once=exactly_once)
+    for _ in range(3):
+        second.run()
+        first.run()
+    assert (sorted(first.node.owner.owned), sorted(second.node.owner.owned)) == ([0], [1])
+    first.after(1)
+    second.after(1)
+    second.node.source.close()
+    for _ in range(3):
+        first.run()
+    assert sorted(first.node.owner.owned) == [0, 1]
+    assert sorted(v for v in cluster.values() if v) == [b"%d" % n for n in range(10)]
 
 
 @BOTH
@@ -350,6 +385,24 @@ def test_19_a_dead_letter_that_its_topic_refuses_is_kept_and_its_partition_waits
     assert cluster.values() == [b"one"]
 
 
+def test_20_without_markers_a_wheel_goes_on_and_a_new_one_fires_all_that_the_log_holds(
+    nodes: Nodes, cluster: Cluster
+) -> None:
+    put(cluster, b"one")
+    put(cluster, b"two", after_ms=9000)
+    node = nodes.start("a")
+    node.run()
+    node.node.source.close()
+    cluster.logs["delay.cursor", 0].entries.clear()
+    again = nodes.start("a")
+    again.run()
+    assert cluster.values() == [b"one"]
+    again.node.source.close()
+    cluster.logs["delay.cursor", 0].entries.clear()
+    nodes.start("b").after(10)
+    assert cluster.values() == [b"one", b"one", b"two"]
+
+
 def test_21_a_clock_that_is_set_back_makes_nothing_early_and_loses_nothing(nodes: Nodes, cluster: Cluster) -> None:
     put(cluster, b"one", after_ms=1000)
     put(cluster, b"two", after_ms=3000)
@@ -377,6 +430,42 @@ def test_22_a_poison_record_is_a_dead_letter_and_nothing_waits_for_it(nodes: Nod
     reasons = [dict(entry.headers)["filewheel-error"] or b"" for entry in cluster.logs["delay.dlt", 0].entries]
     assert b"soon" in reasons[0]
     assert node.node.status()[0].ingested == 4
+
+
+def test_24_a_new_partition_gets_a_wheel_of_its_own(nodes: Nodes, cluster: Cluster) -> None:
+    put(cluster, b"one")
+    node = nodes.start("a")
+    node.run()
+    cluster.logs["delay", 1] = Log()
+    cluster.logs["delay.cursor", 1] = Log()
+    put(cluster, b"two", partition=1)
+    cluster.partitions = 2
+    cluster.rebalance()
+    node.run()
+    assert cluster.values() == [b"one", b"two"]
+    assert nodes.folders["a"].at(1).is_dir()
+
+
+@BOTH
+def test_26_a_standby_that_lags_reads_the_rest_before_it_fires(
+    nodes: Nodes, cluster: Cluster, exactly_once: bool
+) -> None:
+    every = Settings(standby="all", exactly_once=exactly_once)
+    first = nodes.start("a", exactly_once=exactly_once, settings=every)
+    first.run()
+    second = nodes.start("b", exactly_once=exactly_once, settings=every)
+    for n in range(4):
+        put(cluster, b"%d" % n, after_ms=n * 1000)
+    second.run()
+    for n in range(4, 8):  # the standby sees none of these, and no marker
+        put(cluster, b"%d" % n, after_ms=n * 1000)
+    first.after(5.5)
+    assert cluster.values() == [b"%d" % n for n in range(6)]
+    nodes.kill(first)
+    second.run()
+    assert second.node.intake.taken == 4
+    second.after(5)
+    assert cluster.values() == [b"%d" % n for n in range(8)]
 
 
 @BOTH
