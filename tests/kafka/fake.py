@@ -215,7 +215,9 @@ class FakeSink:
             for record in unit.records:
                 self.cluster.append(record)
         self.cluster.append(unit.marker)
-        return Outcome(end, frozenset(), reason="" if end is End.DELIVERED else "no answer")
+        if end is End.DELIVERED:
+            return Outcome(end)
+        return Outcome(end, every if self.exactly_once else frozenset(), reason="no answer")
 
     def _is_refused(self, record: Outgoing) -> bool:
         return record.topic in self.cluster.refused
