@@ -10,8 +10,10 @@ Invariant: `unpack(pack())` is equal, with None apart from b"", and with the ord
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from enum import IntEnum
+from types import NoneType
 
 import msgpack
 
@@ -20,7 +22,30 @@ from filewheel.kafka.headers import Delayed, Poison
 from filewheel.kafka.record import Headers, Record
 
 VERSION = 1
-_FIELDS = 9
+_CONTENT = frozenset({bytes, NoneType})
+_NUMBER = frozenset({int})
+_TYPES = (
+    ("version", _NUMBER),
+    ("fate", _NUMBER),
+    ("note", frozenset({str})),
+    ("timestamp", _NUMBER),
+    ("target key", _CONTENT),
+    ("target partition", frozenset({int, NoneType})),
+    ("headers", frozenset({tuple})),
+    ("key", _CONTENT),
+    ("value", _CONTENT),
+)
+"""The fields, with the types that each may have."""
+
+
+class _Packers(threading.local):
+    """A packer for each thread: it is not thread-safe, and to make one costs more than to pack a record."""
+
+    def __init__(self) -> None:
+        self.pack = msgpack.Packer(use_bin_type=True, unicode_errors="surrogateescape").pack
+
+
+_packers = _Packers()
 
 
 class Fate(IntEnum):
@@ -30,6 +55,9 @@ class Fate(IntEnum):
     DEAD_LETTER = 1
     ROLL = 2
     """It goes back to the delay topic: its own due is beyond the horizon."""
+
+
+_FATES = tuple(Fate)
 
 
 @dataclass(slots=True)
@@ -47,40 +75,40 @@ class Envelope:
     target_partition: int | None = None
 
     def pack(self) -> bytes:
-        """Return the payload. Cost: 2 µs."""
+        """Return the payload. Cost: 1 µs."""
         fields = (
             VERSION, int(self.fate), self.note, self.timestamp_ms, self.target_key, self.target_partition,
             self.headers, self.key, self.value,
         )  # fmt: skip
-        packed: bytes = msgpack.packb(fields, use_bin_type=True, unicode_errors="surrogateescape")
+        packed: bytes = _packers.pack(fields)
         return packed
 
     @classmethod
     def unpack(cls, payload: bytes) -> Envelope:
         """Read a payload. Raises Damaged, or NewerFormat."""
         try:
-            fields = msgpack.unpackb(payload, raw=False, use_list=True, unicode_errors="surrogateescape")
+            fields = msgpack.unpackb(payload, raw=False, use_list=False, unicode_errors="surrogateescape")
         except (ValueError, msgpack.UnpackException) as exc:
             raise _damaged(str(exc) or type(exc).__name__) from exc
-        if not isinstance(fields, list) or not fields or type(fields[0]) is not int:
+        if type(fields) is not tuple or not fields or type(fields[0]) is not int:
             raise _damaged("it is no array that begins with a version")
         if fields[0] > VERSION:
             raise NewerFormat(
                 f"the payload is version {fields[0]} of a waiting record; this filewheel reads up to {VERSION}",
                 hint="upgrade filewheel on this node",
             )
-        if fields[0] != VERSION or len(fields) != _FIELDS:
+        if fields[0] != VERSION or len(fields) != len(_TYPES):
             raise _damaged(f"version {fields[0]} with {len(fields)} fields")
+        for each, (name, types) in zip(fields, _TYPES, strict=True):
+            if type(each) not in types:
+                raise _wrong(name)
         _, fate, note, timestamp_ms, target_key, target_partition, headers, key, value = fields
-        _check("fate", type(fate) is int and fate in list(Fate))
-        _check("note", isinstance(note, str))
-        _check("timestamp", type(timestamp_ms) is int)
-        _check("target partition", target_partition is None or type(target_partition) is int)
-        for name, each in (("target key", target_key), ("key", key), ("value", value)):
-            _check(name, each is None or isinstance(each, bytes))
-        _check("headers", isinstance(headers, list) and all(_is_header(pair) for pair in headers))
-        pairs = [(name, each) for name, each in headers]
-        return cls(key, value, pairs, timestamp_ms, Fate(fate), note, target_key, target_partition)
+        if not 0 <= fate < len(_FATES):
+            raise _wrong("fate")
+        for pair in headers:
+            if type(pair) is not tuple or len(pair) != 2 or type(pair[0]) is not str or type(pair[1]) not in _CONTENT:
+                raise _wrong("headers")
+        return cls(key, value, list(headers), timestamp_ms, _FATES[fate], note, target_key, target_partition)
 
 
 def envelope_of(record: Record, verdict: Delayed | Poison) -> Envelope:
@@ -101,18 +129,8 @@ def shortened(record: Record, reason: str) -> Envelope:
     return Envelope(None, None, (), record.timestamp_ms, Fate.DEAD_LETTER, reason)
 
 
-def _is_header(pair: object) -> bool:
-    return (
-        isinstance(pair, list)
-        and len(pair) == 2
-        and isinstance(pair[0], str)
-        and (pair[1] is None or isinstance(pair[1], bytes))
-    )
-
-
-def _check(name: str, holds: bool) -> None:
-    if not holds:
-        raise _damaged(f"its {name} has the wrong type")
+def _wrong(name: str) -> Damaged:
+    return _damaged(f"its {name} has the wrong type")
 
 
 def _damaged(why: str) -> Damaged:

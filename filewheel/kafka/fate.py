@@ -14,6 +14,9 @@ from filewheel.kafka.record import Headers, Outgoing
 from filewheel.message import LOW_BITS, Message
 
 _OFFSET_MASK = (1 << LOW_BITS) - 1
+_REPLACED = h.STAMPS | h.BACK | {h.DUE_MS}
+"""Headers of the waiting record that a delivered one does not keep."""
+_REPLACED_AND_ROUTING = _REPLACED | h.ROUTING
 
 
 def id_of(due_us: int, offset: int) -> bytes:
@@ -27,7 +30,7 @@ def offset_of(id_: bytes) -> int:
 
 
 def outgoing(message: Message, partition: int, fired_ms: int, policy: Policy) -> Outgoing:
-    """Return the record that a due message becomes. Cost: 6 µs.
+    """Return the record that a due message becomes. Cost: 8 µs.
 
     Raises Damaged, or NewerFormat.
     """
@@ -55,11 +58,9 @@ def refused(message: Message, reason: str, partition: int, now_ms: int, policy: 
 
 def _delivered(message: Message, envelope: Envelope, partition: int, fired_ms: int, policy: Policy) -> Outgoing:
     found = h.read(envelope.headers)
-    gone = h.STAMPS | h.BACK
-    if not policy.keep_routing:
-        gone |= h.ROUTING
+    gone = _REPLACED if policy.keep_routing else _REPLACED_AND_ROUTING
     first_due_ms = h.first_due_ms_of(found, message.due_us // 1000)
-    headers = [pair for pair in envelope.headers if pair[0] not in gone and pair[0] != h.DUE_MS]
+    headers = [pair for pair in envelope.headers if pair[0] not in gone]
     headers += (
         (h.TIMESTAMP_S, b"%d" % (envelope.timestamp_ms // 1000)),
         (h.SOURCE_KEY, envelope.key),

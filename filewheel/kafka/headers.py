@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from filewheel.kafka.options import Policy, is_topic
 from filewheel.kafka.record import NO_TIMESTAMP, Headers, Record
@@ -52,8 +53,8 @@ BACK = frozenset({ROOT, FIRST_DUE_MS, ATTEMPT})
 STAMPS = frozenset({TIMESTAMP_S, SOURCE_KEY, SOURCE_TOPIC, ID, FIRED_MS, ATTEMPT, ERROR, ORIGIN})
 """What the service writes on produced records."""
 
-_READ = ROUTING | BACK | {FIRED_MS}
 _DIGITS_MAX = 17
+_TOPICS_MAX = 4096
 _PARTITION_END = 1 << 31
 _DUE_END_MS = DUE_END_US // 1000
 
@@ -92,7 +93,7 @@ class Malformed(ValueError):
 
 
 def delayed_of(record: Record, policy: Policy) -> Delayed | Poison | Cancel:
-    """Return what a record asks for. Never raises. Cost: 2 µs."""
+    """Return what a record asks for. Never raises. Cost: 3 µs."""
     if policy.keyed and record.value is None and record.key is not None:
         return Cancel(record.key)
     try:
@@ -108,28 +109,38 @@ def poison(record: Record, policy: Policy, reason: str) -> Poison:
 
 
 def read(headers: Headers) -> dict[str, bytes | None]:
-    """Return the headers that the service reads, the last one of each name."""
-    return {name: value for name, value in headers if name in _READ}
+    """Return the headers by name, the last one of each."""
+    return dict(headers)
 
 
 def due_ms_of(found: Mapping[str, bytes | None], timestamp_ms: int) -> int:
     """Return the due of a record with these headers. Raises Malformed."""
-    names = [name for name in DUE if name in found]
-    if not names:
-        raise Malformed(f"it has no due: none of the headers {', '.join(DUE)}")
-    is_stamped = len(names) > 1 and names[0] == DUE_MS and FIRED_MS in found
-    if is_stamped and number(found, DUE_MS) <= number(found, FIRED_MS):
-        del names[0]  # consumers often pass all headers on: the stamps of an earlier delivery do not outrank a new due
-    value = number(found, names[0])
-    if names[0] == EPOCH_S:
+    name = _due_header(found)
+    value = number(found, name)
+    if name == EPOCH_S:
         value *= 1000
-    elif names[0] == DELAY_MS:
+    elif name == DELAY_MS:
         if timestamp_ms <= NO_TIMESTAMP:
             raise Malformed(f"it has no timestamp, from which {DELAY_MS} counts")
         value += timestamp_ms
     if value >= _DUE_END_MS:
-        raise Malformed(f"{names[0]} is after the year 9999")
+        raise Malformed(f"{name} is after the year 9999")
     return value
+
+
+def _due_header(found: Mapping[str, bytes | None]) -> str:
+    """Return the name of the header that counts. Raises Malformed."""
+    if DUE_MS in found:
+        if FIRED_MS not in found or (EPOCH_S not in found and DELAY_MS not in found):
+            return DUE_MS
+        # Consumers often pass all headers on: the stamps of an earlier delivery do not outrank a new due.
+        if number(found, DUE_MS) > number(found, FIRED_MS):
+            return DUE_MS
+    if EPOCH_S in found:
+        return EPOCH_S
+    if DELAY_MS in found:
+        return DELAY_MS
+    raise Malformed(f"it has no due: none of the headers {', '.join(DUE)}")
 
 
 def attempt_of(found: Mapping[str, bytes | None]) -> int:
@@ -176,12 +187,18 @@ def _target(found: Mapping[str, bytes | None], policy: Policy) -> str:
         if policy.default_target:
             return policy.default_target
         raise Malformed(f"it has no target: no header {TARGET_TOPIC}, and the service has no default")
-    value = found[TARGET_TOPIC]
+    topic = _topic_of(found[TARGET_TOPIC])
+    if topic in (policy.topic, policy.marker_topic):
+        raise Malformed(f"{TARGET_TOPIC} is {topic}, which the service itself reads")
+    return topic
+
+
+@lru_cache(_TOPICS_MAX)
+def _topic_of(value: bytes | None) -> str:
+    """Return the name of a topic. The records of one delay topic have few targets. Raises Malformed."""
     topic = "" if value is None else value.decode("latin-1")
     if not is_topic(topic):
         raise Malformed(f"{TARGET_TOPIC} is {_shown(value)}, not the name of a topic")
-    if topic in (policy.topic, policy.marker_topic):
-        raise Malformed(f"{TARGET_TOPIC} is {topic}, which the service itself reads")
     return topic
 
 
