@@ -32,8 +32,8 @@ log = logging.getLogger("filewheel.kafka")
     subcommand_metavar="init | run ...",
     epilog=examples(
         """
-        $ filewheel kafka init --bootstrap localhost:9092 --topic delays
-        $ filewheel kafka run --bootstrap localhost:9092 --topic delays --data /var/lib/delays
+        $ filewheel kafka init -b localhost:9092 -t delays
+        $ filewheel kafka run -b localhost:9092 -t delays -d /var/lib/delays
         """
     ),
 )
@@ -58,12 +58,12 @@ def _cluster_options(function: F) -> F:
             help="A setting of librdkafka, such as security.protocol=SASL_SSL. May be given several times.",
         ),
         click.option(
-            "--topic", required=True, metavar="TOPIC", envvar="FILEWHEEL_KAFKA_TOPIC", show_envvar=True,
+            "-t", "--topic", required=True, metavar="TOPIC", envvar="FILEWHEEL_KAFKA_TOPIC", show_envvar=True,
             help="The delay topic.",
         ),
         click.option(
-            "--bootstrap", required=True, metavar="HOST:PORT,...", envvar="FILEWHEEL_KAFKA_BOOTSTRAP", show_envvar=True,
-            help="Brokers to ask first.",
+            "-b", "--bootstrap", required=True, metavar="HOST:PORT,...", envvar="FILEWHEEL_KAFKA_BOOTSTRAP",
+            show_envvar=True, help="Brokers to ask first.",
         ),
     ):  # fmt: skip
         function = option(function)
@@ -86,8 +86,8 @@ def _config(bootstrap: str, options: tuple[str, ...]) -> dict[str, str]:
 @verb(
     "init",
     """
-    $ filewheel kafka init --bootstrap localhost:9092 --topic delays --partitions 12
-    $ filewheel kafka init --bootstrap localhost:9092 --topic delays --retention 14d --alter
+    $ filewheel kafka init -b localhost:9092 -t delays --partitions 12
+    $ filewheel kafka init -b localhost:9092 -t delays --retention 14d --alter
     """,
 )
 @_cluster_options
@@ -164,13 +164,13 @@ def _state(report: TopicReport) -> str:
 @verb(
     "run",
     """
-    $ filewheel kafka run --bootstrap localhost:9092 --topic delays --data /var/lib/delays
-    $ filewheel kafka run --bootstrap localhost:9092 --topic delays --data /var/lib/delays --exactly-once --standby all
+    $ filewheel kafka run -b localhost:9092 -t delays -d /var/lib/delays
+    $ filewheel kafka run -b localhost:9092 -t delays -d data --exactly-once
     """,
 )
 @_cluster_options
 @click.option(
-    "--data", required=True, type=click.Path(file_okay=False), metavar="DIR", envvar="FILEWHEEL_KAFKA_DATA",
+    "-d", "--data", required=True, type=click.Path(file_okay=False), metavar="DIR", envvar="FILEWHEEL_KAFKA_DATA",
     show_envvar=True, help="Where the wheels of this node are, on a local disk.",
 )  # fmt: skip
 @click.option("--group", metavar="NAME", help="The consumer group of all nodes.  [default: filewheel-TOPIC]")

@@ -36,7 +36,7 @@ def name(kafka: str) -> str:
 
 def given(line: str, bootstrap: str, topic: str, data: Path) -> list[str]:
     """Return the words of an example, with the test's cluster, topic and directory."""
-    words = {"localhost:9092": bootstrap, "delays": topic, "/var/lib/delays": str(data)}
+    words = {"localhost:9092": bootstrap, "delays": topic, "/var/lib/delays": str(data), "data": str(data)}
     return [words.get(word, word) for word in shlex.split(line)[1:]]
 
 

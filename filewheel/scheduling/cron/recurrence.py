@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import timedelta
+from decimal import Decimal
 from typing import Literal, TypeAlias, get_args
 
 from filewheel.checks import shown
@@ -39,7 +40,7 @@ class Every:
         if not INTERVAL_US_MIN <= interval_us < DUE_END_US:
             raise BadArgument(
                 f"an interval is 0.001 s or more, and less than {DUE_END_US / US_PER_S:.0f} s; "
-                f"this one is {interval_us / US_PER_S:g} s",
+                f"this one is {Decimal(interval_us) / US_PER_S:g} s",
                 hint="'every 15m', or Every(900) in Python",
             )
         if not isinstance(start_us, int) or isinstance(start_us, bool):
