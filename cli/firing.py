@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from filewheel import Damaged, DiskError, FilewheelError, Keeper, Message, Wheel
-from filewheel.headers import is_call
+from filewheel.message import is_call
 from filewheel.tools.dump import to_json
 
 from . import times

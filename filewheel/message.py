@@ -5,17 +5,21 @@ random for each open) and the writer's sequence number (30 bits, from a random s
 by due time, then writer, then sequence. As text an id is 26 characters of Crockford's base 32 (as a ULID, but with the
 *due* time): 12 for the due, 8 for the writer, 6 for the sequence. So cancel, get and reschedule need no index.
 
-Invariant: an id names one message for ever; a message that moves gets a new id and keeps its first one as `root`.
+Headers are a small map of text to text in each message. Names that start with `filewheel.` belong to filewheel; all
+others are the user's, and are passed on unchanged.
+
+Invariants: an id names one message for ever; a message that moves gets a new id and keeps its first one as `root`. Each
+name of a header is defined here once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from filewheel.checks import shown
 from filewheel.errors import BadArgument
-from filewheel.headers import KEY, REASON
 
 US_PER_S = 1_000_000
 WRITER_BITS = 40
@@ -37,6 +41,38 @@ ID_LIMIT = (DUE_LIMIT_US << 6).to_bytes(8, "big") + bytes(8)
 """Every message id is below this."""
 ID_END = b"\xff" * ID_BYTES
 """Above every id: no due is that late."""
+
+PREFIX = "filewheel."
+
+REASON = "filewheel.reason"
+"""Why a dead letter was buried."""
+
+HISTORY = "filewheel.history"
+"""The earlier attempts: a bounded JSON list of [time in µs, attempt, error text], the oldest first."""
+
+ARGS = "filewheel.args"
+"""The encoding of a handler's arguments in the payload: [args, kwargs] as "msgpack" or as "json"."""
+
+KEY = "filewheel.key"
+"""The unique key that the message holds while it lives."""
+
+SKIP_LATE = "filewheel.skip_late_s"
+"""How many seconds late it may start; later it becomes a dead letter instead."""
+
+COALESCE = "filewheel.coalesce"
+"""A name: when several messages of one handler with this name are overdue, only the first fires."""
+
+DEADLINE = "filewheel.deadline_us"
+"""The time, in microseconds since the epoch, from which it must not start."""
+
+DUE = "filewheel.due_us"
+"""The first due, in microseconds, of a message that a limit of its handler deferred. SKIP_LATE counts from it."""
+
+SCHEDULE = "filewheel.schedule"
+"""The definition of recurring work, as JSON: the next occurrence is computed from it."""
+
+TRACEPARENT = "traceparent"
+"""W3C trace context, passed from the enqueue to the handler, and to the messages that the handler enqueues."""
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _VALUE = {c: i for i, c in enumerate(_ALPHABET)}
@@ -204,3 +240,12 @@ class Message:
     def died_us(self) -> int | None:
         """When it became a dead letter, in microseconds since the epoch; None if it is not dead."""
         return self.id.due_us - DEAD_US if self.is_dead else None
+
+
+def is_call(headers: Mapping[str, str]) -> bool:
+    """Return whether a message is a call of a handler or an occurrence of a schedule, so that a scheduler must fire it.
+
+    Any other consumer that acknowledges it loses the call, or ends the schedule: only a scheduler writes the next
+    occurrence.
+    """
+    return ARGS in headers or SCHEDULE in headers  # mutant: run-eats-calls

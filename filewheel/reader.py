@@ -20,14 +20,13 @@ from filewheel.disk.keeper_lock import holder
 from filewheel.errors import BadArgument, Closed, Damaged, Forked, disk_error, disk_errors
 from filewheel.format.limits import bytes_of, check_headers, check_key, check_topic
 from filewheel.format.record import unpack_put
-from filewheel.headers import KEY
 from filewheel.keys.index import Keys
 from filewheel.lookup.finder import Finder
 from filewheel.lookup.front import COUNT_MAX, Front
 from filewheel.lookup.snapshot import At, Snapshot, bounds, with_topic
 from filewheel.lookup.stats import Histogram, Progress, Stats, histogram_of, stats_of, topics_of
 from filewheel.lookup.tally import Tally
-from filewheel.message import ID_MIN, Message, MessageId
+from filewheel.message import ID_MIN, KEY, Message, MessageId
 from filewheel.roster.roster import Roster, read_roster
 from filewheel.timespec import bound_us
 

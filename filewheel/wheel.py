@@ -30,14 +30,13 @@ from filewheel.format.ids import Ids
 from filewheel.format.limits import bytes_of, check_headers, check_message, check_topic
 from filewheel.format.record import pack_middle, pack_payload, pack_tail
 from filewheel.format.settings import PAYLOAD_BYTES_MAX_DEFAULT, SLOTS_DEFAULT, Sync, check_limits, check_sync
-from filewheel.headers import KEY
 from filewheel.journal.columns import At, Delay, Headers, dues_of, keyed_middles_of, middles_of
 from filewheel.journal.journal import Journal
 from filewheel.keys import unique
 from filewheel.keys.group_commit import GroupCommit
 from filewheel.keys.lost import Relisted
 from filewheel.laps.tidy import Tidier, is_untidy, tidy
-from filewheel.message import DUE_END_US, ID_END, Message, MessageId, due_of, receipt
+from filewheel.message import DUE_END_US, ID_END, KEY, Message, MessageId, due_of, receipt
 from filewheel.native.compiled import due_at, size_of
 from filewheel.roster.fence import LOOK_US, Fence
 from filewheel.timespec import due_from

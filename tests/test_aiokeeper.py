@@ -26,7 +26,7 @@ from filewheel import (
     WheelFull,
 )
 from filewheel.disk.disk import SYSTEM
-from filewheel.headers import REASON
+from filewheel.message import REASON
 from tests.support import FaultyDisk, run
 from tests.support_aio import LoopFactory, SleepyDisk, Watch, our_threads, run_in, turns
 

@@ -10,7 +10,7 @@ import pytest
 
 from filewheel import BadArgument, Message
 from filewheel.bridges import extra, otel, prometheus
-from filewheel.headers import TRACEPARENT
+from filewheel.message import TRACEPARENT
 from filewheel.metrics.metrics import BOUNDS_S, Metrics
 from tests.cli_support import environment
 from tests.support_wheel import an_id

@@ -35,7 +35,6 @@ from filewheel.disk.locks import Held
 from filewheel.firing.housekeeper import TIDY_KEYS_US
 from filewheel.format import layout
 from filewheel.format.record import key_of, pack_message
-from filewheel.headers import KEY
 from filewheel.keys.bucket import (
     ENTRY_BYTES,
     FILL_BYTES,
@@ -50,6 +49,7 @@ from filewheel.keys.bucket import (
 )
 from filewheel.keys.index import LISTED_EACH_MAX, LISTED_MAX, Keys
 from filewheel.laps.deal import Deal
+from filewheel.message import KEY
 from filewheel.tools.dump import dump
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify

@@ -14,8 +14,8 @@ from filewheel import AsyncWheel, BadArgument, KeyHeld, MessageId, NotFound, Whe
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.format import layout
-from filewheel.headers import KEY
 from filewheel.keys.index import FILES_MAX, LISTED_EACH_MAX, MANY, Keys, LockedKeys
+from filewheel.message import KEY
 from tests.support import FakeClock, FaultyDisk, open_files
 
 

@@ -76,6 +76,18 @@ def test_a_module_imports_only_from_its_own_folder_and_those_before_it(path: Pat
             assert ORDER.index(room_of(name)) < ORDER.index(own), f"{own} imports {name}"
 
 
+def test_within_kafka_a_module_imports_only_from_its_own_folder_and_those_before_it() -> None:
+    order = [word for layer in layers_of(LIBRARY / "kafka") for word in layer]
+    entries = {p.stem for p in (LIBRARY / "kafka").iterdir() if not p.name.startswith("_")}
+    assert sorted(order) == sorted(entries)
+    for path in modules():
+        if name_of(path).startswith("kafka."):
+            own = room_of(name_of(path).removeprefix("kafka."))
+            for name in imports(path):
+                other = room_of(name.removeprefix("filewheel.kafka."))
+                assert not name.startswith("filewheel.kafka") or order.index(other) <= order.index(own), (path, name)
+
+
 def test_no_imports_make_a_circle() -> None:
     wanted = {f"filewheel.{name_of(p)}": set(imports(p)) for p in modules()}
     done: set[str] = set()
@@ -178,7 +190,7 @@ def test_exports_are_sorted_and_exactly_what_the_package_offers() -> None:
 
 
 PUBLIC = (
-    "filewheel", "filewheel.metrics", "filewheel.scheduling.cron", "filewheel.timespec", "filewheel.headers",
+    "filewheel", "filewheel.metrics", "filewheel.scheduling.cron", "filewheel.timespec", "filewheel.message",
     "filewheel.kafka",
 )  # fmt: skip
 

@@ -15,10 +15,9 @@ import pytest
 from filewheel import AsyncWheel, BadArgument, Damaged, Keeper, Message, NotClaimed, Wheel, WheelFull
 from filewheel.disk.disk import SYSTEM
 from filewheel.format import layout
-from filewheel.headers import KEY, REASON
 from filewheel.journal.settlement import Settlement, What
 from filewheel.keys.bucket import BUCKET_BYTES_MAX
-from filewheel.message import MessageId, to_datetime
+from filewheel.message import KEY, REASON, MessageId, to_datetime
 from tests.support import START_US, FakeClock, FaultyDisk
 
 

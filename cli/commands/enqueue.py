@@ -12,7 +12,7 @@ from typing import get_args
 import click
 
 from filewheel import KeyHeld, MessageId, OnConflict, Sync, TooFewCopies, Wheel
-from filewheel.headers import ARGS
+from filewheel.message import ARGS
 from filewheel.tools.dump import iso
 
 from .. import times

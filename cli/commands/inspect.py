@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from filewheel import BadArgument, Message, MessageId, Snapshot, history_of, schedule_of
-from filewheel.headers import HISTORY, KEY, REASON, SCHEDULE
+from filewheel.message import HISTORY, KEY, REASON, SCHEDULE
 from filewheel.timespec import at_us
 from filewheel.tools.dump import to_json
 

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 import click
 
 from filewheel import Message, StoredSchedule, schedule_of
-from filewheel.headers import SCHEDULE
+from filewheel.message import SCHEDULE
 from filewheel.tools.dump import iso
 
 from .. import times

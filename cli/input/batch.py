@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
 from filewheel import BadArgument, FilewheelError, KeyHeld, MessageId, OnConflict, Sync, Wheel
-from filewheel.headers import ARGS, KEY
+from filewheel.message import ARGS, KEY
 from filewheel.timespec import check_due, delay_us
 from filewheel.tools.dump import payload_of
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from filewheel import Cron, Damaged, Message, StoredSchedule, Wheel, call_of, history_of, schedule_of
-from filewheel.headers import ARGS, SCHEDULE
+from filewheel.message import ARGS, SCHEDULE
 from filewheel.scheduling.cron import Recurrence
 from filewheel.timespec import parse_duration
 from filewheel.tools.calls import count_calls, first_call

@@ -23,11 +23,10 @@ from filewheel.format.frame import portions
 from filewheel.format.limits import bytes_of, check_headers, check_topic
 from filewheel.format.record import pack_middle, pack_payload
 from filewheel.format.settings import Sync, check_sync
-from filewheel.headers import KEY
 from filewheel.journal.columns import At, Delay, Headers
 from filewheel.journal.journal import BATCH_BYTES, Journal
 from filewheel.keys import unique
-from filewheel.message import MessageId, receipt
+from filewheel.message import KEY, MessageId, receipt
 from filewheel.timespec import due_from
 from filewheel.wheel import Wheel
 

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from filewheel.bridges.extra import need
-from filewheel.headers import TRACEPARENT
-from filewheel.message import Message
+from filewheel.message import TRACEPARENT, Message
 from filewheel.metrics.metrics import BOUNDS_S, EVENTS, TIMES, Metrics
 
 if TYPE_CHECKING:

@@ -24,11 +24,10 @@ from filewheel.firing.batch import Batch, ids_in
 from filewheel.firing.head import Head
 from filewheel.firing.reserve import Reserve, fires_again
 from filewheel.format.record import CANCELLED, ID, key_of, pack_drop
-from filewheel.headers import KEY
 from filewheel.journal.settlement import Settlement, Written, written
 from filewheel.keys.index import Keys, LockedKeys
 from filewheel.laps.store import Store
-from filewheel.message import Message, MessageId
+from filewheel.message import KEY, Message, MessageId
 
 FRAME_BYTES = 4 << 20
 """A frame of settlements ends when it has so many bytes."""

@@ -19,8 +19,7 @@ import msgpack
 
 from filewheel.errors import Damaged
 from filewheel.format.frame import Frame
-from filewheel.headers import KEY
-from filewheel.message import DEAD_US, ID_LIMIT, Message, MessageId, id_floor
+from filewheel.message import DEAD_US, ID_LIMIT, KEY, Message, MessageId, id_floor
 from filewheel.native import loops
 from filewheel.native.compiled import PutTable, part
 from filewheel.native.compiled import moved as moved

@@ -14,8 +14,7 @@ from filewheel.errors import BadArgument
 from filewheel.format.frame import portions
 from filewheel.format.limits import check_count, check_headers, check_key, check_topic
 from filewheel.format.record import pack_middle
-from filewheel.headers import KEY
-from filewheel.message import DUE_END_US
+from filewheel.message import DUE_END_US, KEY
 from filewheel.native.compiled import due_column
 from filewheel.timespec import at_us, check_due, due_from
 

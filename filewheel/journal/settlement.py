@@ -15,9 +15,8 @@ from typing import Literal, get_args
 from filewheel.checks import shown
 from filewheel.errors import BadArgument
 from filewheel.format.record import ACKED, BURIED, RESCHEDULED, RETRIED, pack_drop, pack_message, unpack_put
-from filewheel.headers import REASON
 from filewheel.journal.columns import At, Delay
-from filewheel.message import DEAD_US, DUE_LIMIT_US, Message, MessageId
+from filewheel.message import DEAD_US, DUE_LIMIT_US, REASON, Message, MessageId
 from filewheel.timespec import at_us, delay_us, due_from
 
 What = Literal["acked", "retried", "deferred", "buried"]

@@ -9,14 +9,14 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from filewheel.kafka.confluent import ConfluentTransport
-from filewheel.kafka.options import Policy
-from filewheel.kafka.partition import Partition
-from filewheel.kafka.position import Source
-from filewheel.kafka.rules import Rules
-from filewheel.kafka.service import DelayService
-from filewheel.kafka.settings import Settings
-from filewheel.kafka.upkeep import Kept
+from filewheel.kafka.client.confluent import ConfluentTransport
+from filewheel.kafka.node.rules import Rules
+from filewheel.kafka.node.service import DelayService
+from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.upkeep import Kept
+from filewheel.kafka.partition.partition import Partition
+from filewheel.kafka.partition.position import Source
+from filewheel.kafka.records.options import Policy
 
 
 def delay_service(

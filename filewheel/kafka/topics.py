@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from filewheel.bridges.extra import need
-from filewheel.kafka.options import Policy
-from filewheel.kafka.trouble import client, cluster_error, error_of, heard, log
+from filewheel.kafka.client.trouble import client, cluster_error, error_of, heard, log
+from filewheel.kafka.records.options import Policy
 
 ANSWER_S = 30.0
 NEW_TOPIC_S = (0.2, 0.5, 1.0, 2.0)

@@ -19,12 +19,11 @@ from filewheel.disk.disk import ForeignFile, is_unreadable
 from filewheel.errors import Damaged, DiskError
 from filewheel.format import layout
 from filewheel.format.record import key_of
-from filewheel.headers import KEY
 from filewheel.keys.bucket import KeyEntry, Unreadable, entries, read_bucket
 from filewheel.keys.files import KeyFiles, most_of
 from filewheel.keys.index import Keys
 from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
-from filewheel.message import Message, MessageId
+from filewheel.message import KEY, Message, MessageId
 
 Ids = dict[bytes, set[bytes]]
 """Hash of a key → the ids that may have it."""

@@ -10,10 +10,10 @@ from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.disk.locks import WAIT_S, Held
 from filewheel.disk.quarantine import NOT_DIRECTORY, NOT_FILE, Quarantine, is_foreign, items, put_aside
 from filewheel.format import layout
-from filewheel.headers import KEY
 from filewheel.keys.check import Unlisted
 from filewheel.keys.index import Keys
 from filewheel.lookup.snapshot import Snapshot
+from filewheel.message import KEY
 
 _TOO_LONG = "too long"
 

@@ -29,10 +29,9 @@ from filewheel.format.record import (
     unpack_put,
 )
 from filewheel.format.settings import Sync
-from filewheel.headers import DEADLINE, DUE, KEY, REASON
 from filewheel.journal.journal import BATCH_BYTES, Journal
 from filewheel.keys.index import Keys, LockedKeys
-from filewheel.message import Message, MessageId, receipt
+from filewheel.message import DEADLINE, DUE, KEY, REASON, Message, MessageId, receipt
 
 POLICIES = ("reject", "keep", "replace")
 

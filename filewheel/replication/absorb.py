@@ -17,12 +17,11 @@ from dataclasses import dataclass, field, replace
 from filewheel.disk.directory import Directory
 from filewheel.errors import KeyHeld
 from filewheel.format.record import ACKED, CANCELLED, ID, key_of, pack_drop, pack_message, unpack_put
-from filewheel.headers import REASON
 from filewheel.journal.journal import Journal
 from filewheel.keys import unique
 from filewheel.keys.index import Keys
 from filewheel.lookup.snapshot import Snapshot
-from filewheel.message import DEAD_US, ID_END, ID_MIN, Message
+from filewheel.message import DEAD_US, ID_END, ID_MIN, REASON, Message
 from filewheel.replication.compare import compare, dropped, pending
 from filewheel.replication.primary_journals import dropped_among, drops_above
 from filewheel.replication.shipping import Bundle

@@ -1,6 +1,6 @@
 """The embedded scheduler: handlers called by name when their messages are due.
 
-It is built on the wheel and the keeper; on disk it adds only headers (headers.py).
+It is built on the wheel and the keeper; on disk it adds only headers (message.py).
 A module imports from the library and only from modules to its left:
 
     zone expression cron recurrence

@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from filewheel import headers as names
+from filewheel import message as names
 from filewheel.checks import shown
 from filewheel.errors import BadArgument, Damaged
 from filewheel.format.limits import check_key, check_message
-from filewheel.headers import ARGS
 from filewheel.keys.unique import check_policy, key_held
-from filewheel.message import Message
+from filewheel.message import ARGS, Message
 from filewheel.scheduling.job import MINT, Transaction, present_job, present_transaction
 from filewheel.scheduling.options import At, Delay, Options, headers_of
 from filewheel.timespec import due_from

@@ -16,9 +16,8 @@ from collections.abc import Callable
 from filewheel.checks import shown
 from filewheel.env import Clock
 from filewheel.errors import BadArgument, FilewheelError, WheelFull
-from filewheel.headers import SCHEDULE
 from filewheel.keeper import LOOK_S, Keeper
-from filewheel.message import US_PER_S, Message
+from filewheel.message import SCHEDULE, US_PER_S, Message
 from filewheel.scheduling import verdict
 from filewheel.scheduling.events import Telemetry
 from filewheel.scheduling.failure import Failure

@@ -18,8 +18,7 @@ from typing import Any
 from filewheel.checks import check_number, check_whole, shown
 from filewheel.errors import BadArgument
 from filewheel.format.limits import HEADERS_BYTES_MAX
-from filewheel.headers import HISTORY
-from filewheel.message import US_PER_S
+from filewheel.message import HISTORY, US_PER_S
 from filewheel.timespec import delay_us
 
 _ERROR_LENGTH = 200

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal, get_args
 
-from filewheel import headers as names
+from filewheel import message as names
 from filewheel.checks import check_choice, check_number, shown
 from filewheel.errors import BadArgument
 from filewheel.format.limits import check_headers, check_key

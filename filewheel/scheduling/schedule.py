@@ -18,8 +18,7 @@ from filewheel.checks import check_number, shown
 from filewheel.env import Clock
 from filewheel.errors import BadArgument
 from filewheel.format.limits import check_topic
-from filewheel.headers import ARGS, HISTORY, KEY, SCHEDULE
-from filewheel.message import US_PER_S, Message
+from filewheel.message import ARGS, HISTORY, KEY, SCHEDULE, US_PER_S, Message
 from filewheel.scheduling.call import MSGPACK, check_callable, pack_call
 from filewheel.scheduling.cron.recurrence import Missed, Recurrence, from_text, is_skipped, next_due
 from filewheel.scheduling.job import MINT

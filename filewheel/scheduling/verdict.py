@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from filewheel.headers import DUE, KEY, SCHEDULE, SKIP_LATE
 from filewheel.journal.settlement import Settlement
-from filewheel.message import DUE_END_US, Message
+from filewheel.message import DUE, DUE_END_US, KEY, SCHEDULE, SKIP_LATE, Message
 from filewheel.scheduling.failure import Attempt, Failure, Retry, with_history
 from filewheel.scheduling.job import Outbox
 

@@ -12,9 +12,8 @@ from itertools import islice
 
 from filewheel.errors import Damaged
 from filewheel.format.record import unpack_put
-from filewheel.headers import ARGS, SCHEDULE, is_call
 from filewheel.lookup.snapshot import bounds
-from filewheel.message import Message, MessageId
+from filewheel.message import ARGS, SCHEDULE, Message, MessageId, is_call
 from filewheel.reader import Reader
 
 _MARKS = (ARGS.encode(), SCHEDULE.encode())

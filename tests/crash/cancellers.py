@@ -19,8 +19,7 @@ from typing import Any
 
 from filewheel.aio.wheel import AsyncWheel
 from filewheel.errors import KeyHeld, NotFound
-from filewheel.headers import ARGS
-from filewheel.message import Message
+from filewheel.message import ARGS, Message
 from filewheel.scheduling.call import MSGPACK, pack_call, unpack_call
 from filewheel.scheduling.scheduler import Scheduler
 from filewheel.wheel import Wheel

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from filewheel.disk.directory import open_directory
-from filewheel.headers import KEY
+from filewheel.message import KEY
 from filewheel.tools.verify import verify
 from filewheel.wheel import Wheel
 from tests.crash import cancellers, firing

@@ -20,9 +20,8 @@ from pathlib import Path
 
 from filewheel.disk.directory import open_directory
 from filewheel.errors import BadArgument, Closed, FilewheelError, KeyHeld, Locked
-from filewheel.headers import SCHEDULE
 from filewheel.keeper import Keeper
-from filewheel.message import MessageId
+from filewheel.message import SCHEDULE, MessageId
 from filewheel.scheduling.failure import Retry
 from filewheel.scheduling.job import current_job
 from filewheel.scheduling.scheduler import Scheduler

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from filewheel.errors import KeyHeld
-from filewheel.headers import ARGS, KEY, SCHEDULE
-from filewheel.message import Message
+from filewheel.message import ARGS, KEY, SCHEDULE, Message
 from filewheel.scheduling.call import unpack_call
 from filewheel.scheduling.failure import Retry
 from filewheel.scheduling.job import current_job

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from filewheel.errors import ClusterError, MissingTopic
-from filewheel.kafka.record import Outgoing, Record
-from filewheel.kafka.transport import (
+from filewheel.kafka.node.transport import (
     BEGINNING,
     Done,
     End,
@@ -24,6 +23,7 @@ from filewheel.kafka.transport import (
     Refusal,
     Topics,
 )
+from filewheel.kafka.records.record import Outgoing, Record
 from tests.kafka.fake_readers import FakeFollower, FakeMarkers
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from filewheel.errors import ClusterError
-from filewheel.kafka.record import Record
-from filewheel.kafka.transport import Polled
+from filewheel.kafka.node.transport import Polled
+from filewheel.kafka.records.record import Record
 
 if TYPE_CHECKING:
     from tests.kafka.fake import Cluster

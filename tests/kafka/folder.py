@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from filewheel.kafka.options import Policy
-from filewheel.kafka.partition import Partition
-from filewheel.kafka.position import Source
-from filewheel.kafka.upkeep import Kept
+from filewheel.kafka.node.upkeep import Kept
+from filewheel.kafka.partition.partition import Partition
+from filewheel.kafka.partition.position import Source
+from filewheel.kafka.records.options import Policy
 from tests.kafka.fake import Cluster
 from tests.kafka.parts import env_at, killed
 from tests.support import FakeClock

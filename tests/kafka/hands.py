@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from filewheel.kafka.marker import Marker
-from filewheel.kafka.record import Outgoing, Record
-from filewheel.kafka.rules import Rules
-from filewheel.kafka.service import Node
-from filewheel.kafka.settings import Settings
-from filewheel.kafka.transport import Refusal
+from filewheel.kafka.node.rules import Rules
+from filewheel.kafka.node.service import Node
+from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.transport import Refusal
+from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.records.record import Outgoing, Record
 from filewheel.message import ID_BYTES, LOW_BITS, Message, MessageId
 from tests.kafka.fake import Cluster, FakeTransport
 from tests.kafka.folder import Folder

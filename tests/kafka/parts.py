@@ -10,11 +10,11 @@ from filewheel import Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Env
-from filewheel.kafka.fate import id_of, offset_of
-from filewheel.kafka.marker import Marker
-from filewheel.kafka.packing import Put
-from filewheel.kafka.partition import Chunk, Partition
-from filewheel.kafka.position import Source
+from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.partition.packing import Put
+from filewheel.kafka.partition.partition import Chunk, Partition
+from filewheel.kafka.partition.position import Source
+from filewheel.kafka.records.fate import id_of, offset_of
 from filewheel.laps.window import Budget as Budget
 from filewheel.message import US_PER_S
 from filewheel.tools.verify import verify

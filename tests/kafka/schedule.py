@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from filewheel.kafka.options import OnTargetError, Policy
-from filewheel.kafka.settings import Settings
-from filewheel.kafka.transport import End, Outcome, Refusal
+from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.transport import End, Outcome, Refusal
+from filewheel.kafka.records.options import OnTargetError, Policy
 from tests.kafka.fake import Cluster, FakeSource, Log, Unit
 from tests.kafka.folder import Folder, put
 from tests.kafka.hands import Hands

@@ -16,13 +16,13 @@ from filewheel import Wheel
 from filewheel.env import SYSTEM_CLOCK
 from filewheel.errors import MissingTopic, NoBroker
 from filewheel.kafka.assemble import delay_service
-from filewheel.kafka.confluent import ConfluentTransport
-from filewheel.kafka.options import Policy
-from filewheel.kafka.owner import State
-from filewheel.kafka.record import Outgoing
-from filewheel.kafka.service import DelayService
-from filewheel.kafka.settings import Settings
-from filewheel.kafka.transport import End, Outcome, Sink
+from filewheel.kafka.client.confluent import ConfluentTransport
+from filewheel.kafka.node.owner import State
+from filewheel.kafka.node.service import DelayService
+from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.transport import End, Outcome, Sink
+from filewheel.kafka.records.options import Policy
+from filewheel.kafka.records.record import Outgoing
 from tests.kafka.conftest import make_topic
 from tests.kafka.hands import Disk, Rendering, understand
 from tests.support import eventually
@@ -268,7 +268,7 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(place: Callable
 
 def test_an_address_without_a_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
-    monkeypatch.setattr("filewheel.kafka.confluent.ANSWER_S", 0.5)
+    monkeypatch.setattr("filewheel.kafka.client.confluent.ANSWER_S", 0.5)
     with pytest.raises(NoBroker, match="127.0.0.1:9: .*check the address"):
         Place("127.0.0.1:9", "t", "", 1).transport().check()
 

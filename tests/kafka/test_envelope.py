@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filewheel import Damaged, NewerFormat
-from filewheel.kafka.envelope import Envelope, Fate, envelope_of, shortened
-from filewheel.kafka.headers import Delayed, Poison
-from filewheel.kafka.record import Record
+from filewheel.kafka.records.envelope import Envelope, Fate, envelope_of, shortened
+from filewheel.kafka.records.headers import Delayed, Poison
+from filewheel.kafka.records.record import Record
 
 content = st.none() | st.binary(max_size=40)
 envelopes = st.builds(

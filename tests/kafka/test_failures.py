@@ -46,9 +46,9 @@ from pathlib import Path
 import pytest
 
 from filewheel.errors import WheelFull
-from filewheel.kafka.owner import State
-from filewheel.kafka.settings import Settings
-from filewheel.kafka.transport import End, Refusal
+from filewheel.kafka.node.owner import State
+from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.transport import End, Refusal
 from tests.kafka.fake import Cluster, Log
 from tests.kafka.folder import Folder, put
 from tests.kafka.hands import Hands

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filewheel.kafka.envelope import envelope_of, shortened
-from filewheel.kafka.fate import id_of, offset_of, outgoing, refused
-from filewheel.kafka.headers import Cancel, Delayed, delayed_of
-from filewheel.kafka.options import Policy
-from filewheel.kafka.record import Outgoing, Record
+from filewheel.kafka.records.envelope import envelope_of, shortened
+from filewheel.kafka.records.fate import id_of, offset_of, outgoing, refused
+from filewheel.kafka.records.headers import Cancel, Delayed, delayed_of
+from filewheel.kafka.records.options import Policy
+from filewheel.kafka.records.record import Outgoing, Record
 from filewheel.message import Message, MessageId
 
 POLICY = Policy("later", default_target="out")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from filewheel.kafka.marker import STEPS_MAX, Marker
-from filewheel.kafka.owner import State
-from filewheel.kafka.settings import Settings
-from filewheel.kafka.transport import End, Outcome, Refusal
+from filewheel.kafka.node.owner import State
+from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.transport import End, Outcome, Refusal
+from filewheel.kafka.partition.marker import STEPS_MAX, Marker
 from tests.kafka.fake import Cluster
 from tests.kafka.hands import Disk, Hands
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filewheel.kafka.headers import DUE, ROUTING, STAMPS, Cancel, Delayed, Poison, delayed_of
-from filewheel.kafka.options import Policy
-from filewheel.kafka.record import Headers, Record
+from filewheel.kafka.records.headers import DUE, ROUTING, STAMPS, Cancel, Delayed, Poison, delayed_of
+from filewheel.kafka.records.options import Policy
+from filewheel.kafka.records.record import Headers, Record
 from filewheel.message import DUE_LIMIT_US
 
 NOW_MS = 1_700_000_000_000

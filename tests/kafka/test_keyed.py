@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from filewheel.kafka.marker import Marker
-from filewheel.kafka.partition import Partition
-from filewheel.kafka.position import POSITION
+from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.partition.partition import Partition
+from filewheel.kafka.partition.position import POSITION
 from tests.kafka.parts import Log, a_put, check_whole, ids_of, killed, offsets, open_partition, pending
 from tests.support import FakeClock
 

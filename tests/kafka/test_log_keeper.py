@@ -10,7 +10,7 @@ import pytest
 from filewheel import Wheel
 from filewheel.firing.housekeeper import DEAL_AGE_US
 from filewheel.format.layout import REPEATS
-from filewheel.kafka.log_keeper import LogKeeper
+from filewheel.kafka.partition.log_keeper import LogKeeper
 from filewheel.laps.deal import OPEN_AHEAD_S, Deal
 from filewheel.message import US_PER_S
 from tests.support import START_US, FakeClock

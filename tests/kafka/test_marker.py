@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filewheel import BadArgument, Damaged, NewerFormat
-from filewheel.kafka.fate import id_of
-from filewheel.kafka.marker import Marker
+from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.records.fate import id_of
 
 offsets = st.integers(0, 8)
 ids = st.builds(id_of, st.integers(0, 8), offsets)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from filewheel import BadArgument
-from filewheel.kafka.options import Policy
+from filewheel.kafka.records.options import Policy
 
 
 def test_the_topics_of_the_service_are_named_after_the_delay_topic() -> None:

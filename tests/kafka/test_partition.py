@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from filewheel import Damaged, Locked, Wheel, WheelFull, WrongSource
-from filewheel.kafka.fate import offset_of
-from filewheel.kafka.marker import Marker
-from filewheel.kafka.partition import Partition
-from filewheel.kafka.position import POSITION, SOURCE, Source
+from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.partition.partition import Partition
+from filewheel.kafka.partition.position import POSITION, SOURCE, Source
+from filewheel.kafka.records.fate import offset_of
 from tests.kafka import parts
 from tests.kafka.parts import Log, a_put, check_whole, ids_of, killed, offsets, open_partition, pending
 from tests.support import FakeClock
@@ -290,7 +290,7 @@ def test_the_wheel_stays_whole_when_records_are_dealt_between_two_readings(path:
 def test_a_disk_that_is_full_in_the_middle_of_a_batch_leaves_what_was_taken_in(
     partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("filewheel.kafka.packing.FRAME_BYTES", 200)
+    monkeypatch.setattr("filewheel.kafka.partition.packing.FRAME_BYTES", 200)
     store, writes = partition._keeper._store, []
 
     def write(*args: Any, write: Any = store.write_body) -> None:
@@ -370,7 +370,7 @@ def test_low_follows_what_goes_out(partition: Partition, clock: FakeClock) -> No
 def test_records_that_come_and_go_during_the_count_are_counted_once(
     path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("filewheel.kafka.partition.WALK_BUDGET", parts.Budget(records=100, bytes=1 << 20))
+    monkeypatch.setattr("filewheel.kafka.partition.partition.WALK_BUDGET", parts.Budget(records=100, bytes=1 << 20))
     first = open_partition(path, clock)
     first.take_in([a_put(n, n) for n in range(1000)])
     first.close()

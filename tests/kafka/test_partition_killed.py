@@ -14,11 +14,11 @@ import sys
 import time
 from pathlib import Path
 
-from filewheel.kafka.fate import offset_of
-from filewheel.kafka.marker import Marker
-from filewheel.kafka.packing import Put
-from filewheel.kafka.partition import Partition
-from filewheel.kafka.position import Source
+from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.partition.packing import Put
+from filewheel.kafka.partition.partition import Partition
+from filewheel.kafka.partition.position import Source
+from filewheel.kafka.records.fate import offset_of
 from tests.kafka.parts import check_whole, pending
 from tests.support import REPO
 

@@ -16,9 +16,9 @@ import pytest
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Env
-from filewheel.kafka import partition as module
-from filewheel.kafka.fate import id_of
-from filewheel.kafka.partition import Partition
+from filewheel.kafka.partition import partition as module
+from filewheel.kafka.partition.partition import Partition
+from filewheel.kafka.records.fate import id_of
 from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S
 from filewheel.tools.verify import verify

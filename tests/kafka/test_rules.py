@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from filewheel.kafka.fate import id_of
-from filewheel.kafka.headers import ERROR
-from filewheel.kafka.marker import Marker
-from filewheel.kafka.options import Policy
-from filewheel.kafka.record import Record
-from filewheel.kafka.rules import Rules
-from filewheel.kafka.transport import Refusal
+from filewheel.kafka.node.rules import Rules
+from filewheel.kafka.node.transport import Refusal
+from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.records.fate import id_of
+from filewheel.kafka.records.headers import ERROR
+from filewheel.kafka.records.options import Policy
+from filewheel.kafka.records.record import Record
 from filewheel.message import Message, MessageId
 
 DUE_MS = 1_800_000_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from filewheel.kafka.settings import Settings
+from filewheel.kafka.node.settings import Settings
 from tests.kafka.fake import Cluster
 from tests.kafka.hands import Hands
 

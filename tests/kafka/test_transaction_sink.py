@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from filewheel.kafka.record import Outgoing
-from filewheel.kafka.transaction_sink import TransactionSink
-from filewheel.kafka.transport import End, Outcome
+from filewheel.kafka.client.transaction_sink import TransactionSink
+from filewheel.kafka.node.transport import End, Outcome
+from filewheel.kafka.records.record import Outgoing
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 

@@ -18,12 +18,11 @@ from filewheel.disk.disk import SYSTEM
 from filewheel.errors import FilewheelError
 from filewheel.format import layout
 from filewheel.format.record import ID, unpack_put
-from filewheel.headers import KEY
 from filewheel.keeper import Keeper
 from filewheel.keys.index import Keys
 from filewheel.laps.window import Budget
 from filewheel.lookup.snapshot import DEAD_FLOOR
-from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S
+from filewheel.message import DEAD_US, ID_END, ID_MIN, KEY, US_PER_S
 from filewheel.tools.verify import verify
 from tests.model.consumer import Consumer
 from tests.model.crashes import crash_at_random

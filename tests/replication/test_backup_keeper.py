@@ -11,10 +11,9 @@ from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.errors import Fenced
 from filewheel.format.record import ACKED, pack_drop
-from filewheel.headers import KEY
 from filewheel.journal.journal import Journal
 from filewheel.keys.index import Keys
-from filewheel.message import US_PER_S
+from filewheel.message import KEY, US_PER_S
 from filewheel.replication.backup_keeper import BackupKeeper
 from tests.replication.support import Pair, fire
 from tests.support_wheel import a_put

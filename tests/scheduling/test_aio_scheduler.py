@@ -28,8 +28,7 @@ from filewheel import (
     current_job,
 )
 from filewheel.disk.disk import SYSTEM
-from filewheel.headers import TRACEPARENT
-from filewheel.message import US_PER_S
+from filewheel.message import TRACEPARENT, US_PER_S
 from tests.conftest import assert_whole
 from tests.support import FakeClock, eventually, run
 from tests.support_aio import LoopFactory, Watch, our_threads, run_in

@@ -21,7 +21,7 @@ from filewheel import (
     call_of,
     current_job,
 )
-from filewheel.headers import ARGS, REASON
+from filewheel.message import ARGS, REASON
 from tests.support import FakeClock, eventually
 
 Called = list[tuple[str, tuple[Any, ...], dict[str, Any]]]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from filewheel import BadArgument, GiveUp, RetryLater
 from filewheel.format.limits import HEADERS_BYTES_MAX, check_headers
-from filewheel.headers import HISTORY
+from filewheel.message import HISTORY
 from filewheel.scheduling.failure import Attempt, Failure, history_of, with_history
 
 

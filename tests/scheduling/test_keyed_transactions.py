@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import KeyHeld, Scheduler, current_job
-from filewheel.headers import KEY
-from filewheel.message import US_PER_S
+from filewheel.message import KEY, US_PER_S
 from tests.support_wheel import NOW_US, StillClock
 
 

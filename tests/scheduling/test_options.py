@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filewheel import BadArgument
-from filewheel.headers import COALESCE, DEADLINE, DUE, SKIP_LATE
+from filewheel.message import COALESCE, DEADLINE, DUE, SKIP_LATE
 from filewheel.scheduling.options import Policy, headers_of
 
 NOTHING: dict[str, Any] = {"headers": None, "deadline": None, "skip_late_s": None, "coalesce": None}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Message, MessageId
-from filewheel.headers import ARGS
+from filewheel.message import ARGS
 from filewheel.scheduling.call import MSGPACK, pack_call
 from filewheel.scheduling.handler import Handler, Terms
 from filewheel.scheduling.runners.pool import START_LIMIT_US, Pool, Result

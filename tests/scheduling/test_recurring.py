@@ -16,8 +16,7 @@ import pytest
 
 from filewheel import Every, GiveUp, Message, Retry, RetryLater, Scheduler, Wheel, current_job
 from filewheel.disk.disk import SYSTEM, OsDisk
-from filewheel.headers import HISTORY, KEY, SCHEDULE
-from filewheel.message import US_PER_S, to_datetime
+from filewheel.message import HISTORY, KEY, SCHEDULE, US_PER_S, to_datetime
 from filewheel.tools.dump import dump, load, to_json
 from tests.conftest import assert_whole
 from tests.support import START_US, FakeClock

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from filewheel import BadArgument, Job, Keeper, KeyHeld, Retry, Scheduler, TooLarge, Wheel, current_job
-from filewheel.headers import ARGS, REASON
-from filewheel.message import to_datetime
+from filewheel.message import ARGS, REASON, to_datetime
 from tests.scheduling.stage import counted, dead_letters, waiting
 from tests.support import START_US, FakeClock, open_files
 

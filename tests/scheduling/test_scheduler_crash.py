@@ -22,7 +22,7 @@ from filewheel import MessageId, Retry, Scheduler, Wheel, current_job
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock
 from filewheel.errors import WheelExists
-from filewheel.headers import KEY, SCHEDULE
+from filewheel.message import KEY, SCHEDULE
 from tests.model.crashes import crash_at_random, digest
 from tests.model.machine import Machine
 from tests.model.process import ProcessDisk

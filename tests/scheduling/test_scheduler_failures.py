@@ -12,8 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from filewheel import GiveUp, Message, Retry, RetryLater, Scheduler, current_job
-from filewheel.headers import DEADLINE, HISTORY, REASON, SKIP_LATE
-from filewheel.message import DUE_END_US, to_datetime
+from filewheel.message import DEADLINE, DUE_END_US, HISTORY, REASON, SKIP_LATE, to_datetime
 from filewheel.scheduling.failure import history_of
 from tests.scheduling.stage import counted, dead_letters, make, waiting
 from tests.support import START_US, FakeClock

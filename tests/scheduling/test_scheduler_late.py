@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Scheduler, current_job
-from filewheel.headers import REASON
-from filewheel.message import to_datetime
+from filewheel.message import REASON, to_datetime
 from tests.scheduling.stage import counted, dead_letters, make, stage, waiting
 from tests.support import START_US, FakeClock
 

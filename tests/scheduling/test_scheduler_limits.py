@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Event, Job, Retry, Scheduler, current_job
-from filewheel.headers import REASON
+from filewheel.message import REASON
 from tests.scheduling.stage import Stage, counted, dead_letters, make, stage, waiting
 from tests.support import START_US, FakeClock
 

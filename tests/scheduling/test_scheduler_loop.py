@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Retry, Scheduler, current_job
-from filewheel.headers import REASON
+from filewheel.message import REASON
 from filewheel.scheduling.runners import loop as loops
 from tests.scheduling.stage import counted, dead_letters, waiting
 from tests.scheduling.test_scheduler_threads import until

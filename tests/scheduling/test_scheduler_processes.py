@@ -15,7 +15,7 @@ import pytest
 
 from filewheel import Message, MessageId, Scheduler, Wheel
 from filewheel.env import SYSTEM_CLOCK
-from filewheel.headers import ARGS, REASON
+from filewheel.message import ARGS, REASON
 from filewheel.scheduling.call import MSGPACK, pack_call
 from filewheel.scheduling.handler import Handler
 from filewheel.scheduling.runners.processes import Processes
@@ -102,7 +102,7 @@ def test_a_process_that_takes_too_long_is_ended(live: Scheduler) -> None:
 
 def test_what_became_too_late_before_the_process_began_is_skipped(live: Scheduler, tmp_path: Path) -> None:
     from filewheel import Message
-    from filewheel.headers import ARGS, DEADLINE
+    from filewheel.message import ARGS, DEADLINE
     from filewheel.scheduling.runners.pool import Result
     from filewheel.scheduling.runners.processes import outcome_of_result, request_of, serve
     from filewheel.scheduling.runners.runner import Call

@@ -11,7 +11,7 @@ import pytest
 
 from filewheel import Event, Retry, Scheduler, current_job
 from filewheel.env import SYSTEM_CLOCK
-from filewheel.headers import REASON
+from filewheel.message import REASON
 from filewheel.scheduling.handler import Handler, Terms
 from filewheel.scheduling.options import Options
 from filewheel.scheduling.runners.runner import Call, Outcome

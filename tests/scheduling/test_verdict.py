@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filewheel import Message, Retry
-from filewheel.headers import DUE, HISTORY, KEY, SCHEDULE, SKIP_LATE
-from filewheel.message import DUE_END_US, US_PER_S
+from filewheel.message import DUE, DUE_END_US, HISTORY, KEY, SCHEDULE, SKIP_LATE, US_PER_S
 from filewheel.scheduling import verdict
 from filewheel.scheduling.failure import Failure, history_of
 from filewheel.scheduling.job import Outbox

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 
 from filewheel.env import Clock
 from filewheel.errors import Damaged
-from filewheel.headers import ARGS, DEADLINE, SKIP_LATE
-from filewheel.message import Message
+from filewheel.message import ARGS, DEADLINE, SKIP_LATE, Message
 from filewheel.scheduling.call import unpack_call
 from filewheel.scheduling.failure import Failure, storable
 from filewheel.scheduling.handler import Handler

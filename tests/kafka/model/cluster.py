@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from filewheel.kafka.fate import id_of
-from filewheel.kafka.marker import Marker
+from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.records.fate import id_of
 
 
 class Violation(AssertionError):

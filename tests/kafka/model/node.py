@@ -10,8 +10,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from filewheel.kafka.fate import id_of
-from filewheel.kafka.marker import Marker
+from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.records.fate import id_of
 from tests.kafka.model.cluster import Cluster, FencedOff, NoAnswer, Rec, Violation
 from tests.kafka.model.shortcut import Shortcut
 from tests.kafka.model.wheel import Wheel

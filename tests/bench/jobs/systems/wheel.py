@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from filewheel import Job, Scheduler
-from filewheel.headers import ARGS
+from filewheel.message import ARGS
 from filewheel.scheduling.call import MSGPACK, pack_call
 from tests.bench.jobs.job import call
 from tests.bench.jobs.limited import AT_ONCE, WARMING, Case

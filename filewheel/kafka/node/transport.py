@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from filewheel.kafka.record import Outgoing, Record
+from filewheel.kafka.records.record import Outgoing, Record
 
 BEGINNING = -2
 """As an offset to start from: the first record that the log still holds."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from filewheel.kafka.group import READING, record_of
-from filewheel.kafka.record import Record
-from filewheel.kafka.transport import Polled
-from filewheel.kafka.trouble import client, cluster_error, error_of
+from filewheel.kafka.client.group import READING, record_of
+from filewheel.kafka.client.trouble import client, cluster_error, error_of
+from filewheel.kafka.node.transport import Polled
+from filewheel.kafka.records.record import Record
 
 
 class ConfluentFollower:

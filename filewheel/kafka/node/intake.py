@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from filewheel.errors import FilewheelError, WheelFull
-from filewheel.kafka.loop import FireLoop
-from filewheel.kafka.owner import Owned, Owner, State
-from filewheel.kafka.record import Record
-from filewheel.kafka.settings import Settings
-from filewheel.kafka.transport import Polled, Source
+from filewheel.kafka.node.loop import FireLoop
+from filewheel.kafka.node.owner import Owned, Owner, State
+from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.transport import Polled, Source
+from filewheel.kafka.records.record import Record
 
 log = logging.getLogger("filewheel.kafka")
 

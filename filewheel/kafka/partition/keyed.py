@@ -13,9 +13,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 from filewheel.errors import Locked
-from filewheel.kafka.fate import id_of, offset_of
-from filewheel.kafka.log_keeper import LogKeeper
-from filewheel.kafka.packing import Put, name_of
+from filewheel.kafka.partition.log_keeper import LogKeeper
+from filewheel.kafka.partition.packing import Put, name_of
+from filewheel.kafka.records.fate import id_of, offset_of
 
 
 @contextlib.contextmanager

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from filewheel.kafka.record import Record
-from filewheel.kafka.transport import Listener, Polled
-from filewheel.kafka.trouble import client, cluster_error, error_of, heard, log
+from filewheel.kafka.client.trouble import client, cluster_error, error_of, heard, log
+from filewheel.kafka.node.transport import Listener, Polled
+from filewheel.kafka.records.record import Record
 
 if TYPE_CHECKING:
     from confluent_kafka import Message, TopicPartition

@@ -13,8 +13,8 @@ from typing import Any
 
 from filewheel.bridges.extra import need
 from filewheel.errors import NoBroker
-from filewheel.kafka.group import READING
-from filewheel.kafka.trouble import client, cluster_error, error_of, heard, log
+from filewheel.kafka.client.group import READING
+from filewheel.kafka.client.trouble import client, cluster_error, error_of, heard, log
 
 BACK = 64
 """How many offsets before the barrier the search begins; each next one reaches back 16 times as far."""

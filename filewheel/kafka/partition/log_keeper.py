@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from filewheel.errors import disk_errors
 from filewheel.format.record import CANCELLED, ID, pack_drop
-from filewheel.kafka.losses import Losses
+from filewheel.kafka.partition.losses import Losses
 from filewheel.keeper import Keeper
 from filewheel.keys.index import LockedKeys
 from filewheel.laps.window import Budget

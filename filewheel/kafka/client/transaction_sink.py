@@ -19,9 +19,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from filewheel.errors import NoBroker
-from filewheel.kafka.record import Outgoing
-from filewheel.kafka.transport import Done, End, Outcome, Refusal
-from filewheel.kafka.trouble import BY_SIZE, FENCED, client, cluster_error, error_of, refusal_of
+from filewheel.kafka.client.trouble import BY_SIZE, FENCED, client, cluster_error, error_of, refusal_of
+from filewheel.kafka.node.transport import Done, End, Outcome, Refusal
+from filewheel.kafka.records.record import Outgoing
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from filewheel.kafka.marker import Marker
-from filewheel.kafka.record import Outgoing
-from filewheel.kafka.transport import End, Outcome, Refusal, Sink
+from filewheel.kafka.node.transport import End, Outcome, Refusal, Sink
+from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.records.record import Outgoing
 from filewheel.message import ID_BYTES, LOW_BITS, Message, due_of
 
 BACK_OFF_US = 100_000

@@ -13,15 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from filewheel.errors import ClusterError, MissingTopic
-from filewheel.kafka.follower import ConfluentFollower
-from filewheel.kafka.group import GroupSource
-from filewheel.kafka.options import Policy
-from filewheel.kafka.reader import LogReader
-from filewheel.kafka.record import Outgoing
-from filewheel.kafka.shared_sink import SharedProducer, SharedSink
-from filewheel.kafka.transaction_sink import TransactionSink
-from filewheel.kafka.transport import Listener, Sink, Topics
-from filewheel.kafka.trouble import client, cluster_error, error_of, heard, log
+from filewheel.kafka.client.follower import ConfluentFollower
+from filewheel.kafka.client.group import GroupSource
+from filewheel.kafka.client.reader import LogReader
+from filewheel.kafka.client.shared_sink import SharedProducer, SharedSink
+from filewheel.kafka.client.transaction_sink import TransactionSink
+from filewheel.kafka.client.trouble import client, cluster_error, error_of, heard, log
+from filewheel.kafka.node.transport import Listener, Sink, Topics
+from filewheel.kafka.records.options import Policy
+from filewheel.kafka.records.record import Outgoing
 
 ANSWER_S = 10.0
 """How long a question to the cluster may take."""

@@ -26,13 +26,13 @@ from filewheel.disk.disk import SYSTEM
 from filewheel.env import Env
 from filewheel.errors import Damaged, NoWheel, WheelExists, WheelFull, disk_errors
 from filewheel.format.settings import PAYLOAD_BYTES_LIMIT
-from filewheel.kafka.fate import id_of, offset_of
-from filewheel.kafka.keyed import settled_keys
-from filewheel.kafka.log_keeper import LogKeeper
-from filewheel.kafka.marker import Marker, Step
-from filewheel.kafka.packing import Body, Packer, Put
-from filewheel.kafka.position import Position, Source, check_source
-from filewheel.kafka.waiting import Waiting
+from filewheel.kafka.partition.keyed import settled_keys
+from filewheel.kafka.partition.log_keeper import LogKeeper
+from filewheel.kafka.partition.marker import Marker, Step
+from filewheel.kafka.partition.packing import Body, Packer, Put
+from filewheel.kafka.partition.position import Position, Source, check_source
+from filewheel.kafka.partition.waiting import Waiting
+from filewheel.kafka.records.fate import id_of, offset_of
 from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, Message, due_of, to_datetime
 

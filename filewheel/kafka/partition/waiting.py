@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from filewheel.kafka.fate import offset_of
+from filewheel.kafka.records.fate import offset_of
 from filewheel.message import ID_MIN
 
 BLOCK_BITS = 12

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument, FilewheelError
-from filewheel.kafka.fire import Rendering
-from filewheel.kafka.intake import Intake, Understand
-from filewheel.kafka.loop import FireLoop
-from filewheel.kafka.owner import Owned, Owner, State, Wheel
-from filewheel.kafka.settings import Settings
-from filewheel.kafka.standby import Standby
-from filewheel.kafka.transport import Outcome, Source, Topics, Transport
-from filewheel.kafka.upkeep import Kept, Upkeep
+from filewheel.kafka.node.fire import Rendering
+from filewheel.kafka.node.intake import Intake, Understand
+from filewheel.kafka.node.loop import FireLoop
+from filewheel.kafka.node.owner import Owned, Owner, State, Wheel
+from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.standby import Standby
+from filewheel.kafka.node.transport import Outcome, Source, Topics, Transport
+from filewheel.kafka.node.upkeep import Kept, Upkeep
 
 log = logging.getLogger("filewheel.kafka")
 

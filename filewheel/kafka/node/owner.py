@@ -16,12 +16,12 @@ from enum import Enum
 from typing import Any, Protocol
 
 from filewheel.errors import ClusterError, FilewheelError, Locked, Outlived
-from filewheel.kafka.fire import Firing, Rendering, Waiting
-from filewheel.kafka.loop import FireLoop
-from filewheel.kafka.marker import Marker
-from filewheel.kafka.record import Record
-from filewheel.kafka.settings import Settings
-from filewheel.kafka.transport import End, Markers, Outcome, Sink, Transport
+from filewheel.kafka.node.fire import Firing, Rendering, Waiting
+from filewheel.kafka.node.loop import FireLoop
+from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.transport import End, Markers, Outcome, Sink, Transport
+from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.records.record import Record
 
 log = logging.getLogger("filewheel.kafka")
 

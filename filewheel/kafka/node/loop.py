@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 from filewheel.env import Clock
 from filewheel.errors import FilewheelError
-from filewheel.kafka.fire import Firing
-from filewheel.kafka.transport import Outcome, Sink
+from filewheel.kafka.node.fire import Firing
+from filewheel.kafka.node.transport import Outcome, Sink
 
 log = logging.getLogger("filewheel.kafka")
 

@@ -12,12 +12,12 @@ import threading
 from collections.abc import Callable, Collection
 
 from filewheel.errors import ClusterError, FilewheelError
-from filewheel.kafka.intake import Understand
-from filewheel.kafka.marker import Marker
-from filewheel.kafka.owner import OpenWheel, Wheel
-from filewheel.kafka.record import Record
-from filewheel.kafka.settings import Settings
-from filewheel.kafka.transport import Follower, Polled, Transport
+from filewheel.kafka.node.intake import Understand
+from filewheel.kafka.node.owner import OpenWheel, Wheel
+from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.transport import Follower, Polled, Transport
+from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.records.record import Record
 
 log = logging.getLogger("filewheel.kafka")
 

@@ -18,8 +18,8 @@ from types import NoneType
 import msgpack
 
 from filewheel.errors import Damaged, NewerFormat
-from filewheel.kafka.headers import Delayed, Poison
-from filewheel.kafka.record import Headers, Record
+from filewheel.kafka.records.headers import Delayed, Poison
+from filewheel.kafka.records.record import Headers, Record
 
 VERSION = 1
 _CONTENT = frozenset({bytes, NoneType})

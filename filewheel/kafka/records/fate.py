@@ -7,10 +7,10 @@ record, however often it was put back.
 
 from __future__ import annotations
 
-from filewheel.kafka import headers as h
-from filewheel.kafka.envelope import Envelope, Fate
-from filewheel.kafka.options import Policy
-from filewheel.kafka.record import Headers, Outgoing
+from filewheel.kafka.records import headers as h
+from filewheel.kafka.records.envelope import Envelope, Fate
+from filewheel.kafka.records.options import Policy
+from filewheel.kafka.records.record import Headers, Outgoing
 from filewheel.message import LOW_BITS, Message
 
 _OFFSET_MASK = (1 << LOW_BITS) - 1

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from filewheel.format.settings import PAYLOAD_BYTES_LIMIT
-from filewheel.kafka import fate
-from filewheel.kafka.envelope import envelope_of, shortened
-from filewheel.kafka.headers import Cancel, Delayed, delayed_of, poison
-from filewheel.kafka.marker import Marker
-from filewheel.kafka.options import Policy
-from filewheel.kafka.packing import Put
-from filewheel.kafka.record import Outgoing, Record
-from filewheel.kafka.transport import Refusal
+from filewheel.kafka.node.transport import Refusal
+from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.partition.packing import Put
+from filewheel.kafka.records import fate
+from filewheel.kafka.records.envelope import envelope_of, shortened
+from filewheel.kafka.records.headers import Cancel, Delayed, delayed_of, poison
+from filewheel.kafka.records.options import Policy
+from filewheel.kafka.records.record import Outgoing, Record
 from filewheel.message import Message
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from filewheel.bridges.extra import need
 from filewheel.errors import ClusterError, MissingTopic, NoBroker, NotAllowed
-from filewheel.kafka.transport import Refusal
+from filewheel.kafka.node.transport import Refusal
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError

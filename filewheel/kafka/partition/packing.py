@@ -12,8 +12,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from filewheel.format.record import pack_middle
-from filewheel.headers import KEY
-from filewheel.message import ID_BYTES, ID_END, ID_MIN
+from filewheel.message import ID_BYTES, ID_END, ID_MIN, KEY
 from filewheel.native.compiled import pack_puts
 
 FRAME_BYTES = 8 << 20

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from filewheel.kafka.options import Policy, is_topic
-from filewheel.kafka.record import NO_TIMESTAMP, Headers, Record
+from filewheel.kafka.records.options import Policy, is_topic
+from filewheel.kafka.records.record import NO_TIMESTAMP, Headers, Record
 from filewheel.message import DUE_END_US
 
 DUE_MS = "filewheel-due-ms"

@@ -1,0 +1,6 @@
+"""The seam to Kafka on confluent-kafka: the only modules that know the client library.
+
+A module imports only from those to its left:
+
+    trouble | group | reader follower shared_sink transaction_sink | confluent
+"""
