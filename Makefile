@@ -2,7 +2,7 @@
 
 VENV   ?= .venv
 BUDGET ?= 20m
-JOBS   ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 3 ] && n=3; echo $$((n + 1)))
+JOBS   ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 6 ] && n=6; echo $$((n + 2)))
 BENCH_SIZE = $(if $(FULL),--rounds 3 --seconds 2 --scale 1 --whole-day,--rounds 3 --seconds 0.4 --scale 0.1)
 PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -21,7 +21,7 @@ demo: $(VENV)/.ready ## see it work, in under 20 seconds
 	@$(BIN)/filewheel demo
 
 test: $(VENV)/.ready-test ## run every test that this machine can run
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST)
+	$(BIN)/python -m tests.suite -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 lint: $(VENV)/.ready-dev ## ruff
 	$(BIN)/ruff check .

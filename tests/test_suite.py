@@ -1,0 +1,70 @@
+"""`make test` runs a failed test again, alone: what it may forgive, and what it may not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+FAILS_ONCE = """
+from pathlib import Path
+
+def test_one():
+    seen = Path(__file__).with_name("seen")
+    before = seen.exists()
+    seen.touch()
+    assert before
+"""
+
+FAILS_TWICE = """
+from pathlib import Path
+
+def test_one():
+    seen = Path(__file__).with_name("seen")
+    seen.write_text(seen.read_text() + "x" if seen.exists() else "x")
+    assert seen.read_text() == "xx"
+"""
+
+
+def suite(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_it.py").write_text(text)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-m", "tests.suite", *arguments, "test_it.py"],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("beside", [["-n", "0"], ["-n", "2"]], ids=["alone", "beside others"])
+def test_a_test_that_fails_once_is_named_and_does_not_fail_the_run(tmp_path: Path, beside: list[str]) -> None:
+    done = suite(tmp_path, FAILS_ONCE, *beside)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "depend on the load" in done.stdout
+    assert done.stdout.rstrip().endswith("test_it.py::test_one")
+
+
+def test_a_test_that_fails_again_alone_fails_the_run(tmp_path: Path) -> None:
+    assert suite(tmp_path, FAILS_TWICE).returncode == 1
+
+
+def test_a_test_that_always_fails_fails_the_run(tmp_path: Path) -> None:
+    assert suite(tmp_path, "def test_one():\n    assert False\n").returncode == 1
+
+
+def test_many_failures_are_not_run_again(tmp_path: Path) -> None:
+    text = FAILS_ONCE + "\n".join(f"def test_{n}():\n    assert False\n" for n in range(6))
+    done = suite(tmp_path, text)
+    assert done.returncode == 1
+    assert "now alone" not in done.stdout
+
+
+def test_a_file_that_cannot_be_read_is_not_run_again(tmp_path: Path) -> None:
+    done = suite(tmp_path, "import nothing_of_this_name\n")
+    assert done.returncode == 2
+    assert "now alone" not in done.stdout
