@@ -118,6 +118,6 @@ def test_a_cluster_that_does_not_answer_and_a_missing_topic_are_named(kafka: str
     result = invoke("kafka", "run", "--bootstrap", kafka, "--topic", name, "--data", tmp_path)
     assert result.code == 1
     assert f"there is no topic {name}" in result.err
-    assert f"filewheel kafka init --topic {name}" in result.err
-    assert invoke("kafka", "init", "--bootstrap", kafka, "--topic", name, "-o", "nonsense").code == 2
+    assert f"filewheel kafka init --bootstrap {kafka} --topic {name}" in result.err
+    assert invoke("kafka", "init", "--bootstrap", kafka, "--topic", name, "-X", "nonsense").code == 2
     assert invoke("kafka").code == 2

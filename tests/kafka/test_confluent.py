@@ -262,7 +262,9 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(place: Callable
     with pytest.raises(MissingTopic, match=r"\.cursor has 2 partitions, and .* has 3.*filewheel kafka init"):
         here.transport().check()
     absent = Place(here.bootstrap, "t-absent", "", 1)
-    with pytest.raises(MissingTopic, match="there is no topic t-absent. Try: `filewheel kafka init --topic t-absent`"):
+    with pytest.raises(
+        MissingTopic, match="there is no topic t-absent. Try: `filewheel kafka init .*--topic t-absent`"
+    ):
         absent.transport().check()
 
 

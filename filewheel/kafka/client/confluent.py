@@ -70,7 +70,7 @@ class ConfluentTransport:
         config: dict[str, Any] = {**self._config, "error_cb": heard}
         admin = AdminClient(config, logger=log)
         found = self._listed(admin)
-        init = f"`filewheel kafka init --topic {self.topic}`"
+        init = f"`filewheel kafka init --bootstrap {self._address} --topic {self.topic}`"
         for name in (self.topic, self.cursor, self._dead_letter_topic):
             if name not in found.topics:
                 raise MissingTopic(f"there is no topic {name}", hint=f"{init} makes it, if your user may see it at all")

@@ -1,0 +1,87 @@
+"""`kafka init`: the topics of a delay service, made or checked."""
+
+from __future__ import annotations
+
+import click
+
+from filewheel.kafka import Policy, TopicReport, make_topics
+
+from ...failure import Failure
+from ...input.params import DURATION
+from ...show.output import Column, Output
+from ...show.text import count
+from ...signals import interruptible
+from ...times import US_PER_S
+from .cluster import Cluster, kafka_verb
+
+
+@kafka_verb(
+    "init",
+    """
+    $ filewheel kafka init -b localhost:9092 -t delays --partitions 12
+    $ filewheel kafka init -b localhost:9092 -t delays --retention 14d --alter
+    """,
+)
+@click.option(
+    "--partitions", type=click.IntRange(1), default=12, show_default=True, metavar="N",
+    help="Of a delay topic that is made: two to four times the number of nodes.",
+)  # fmt: skip
+@click.option(
+    "--replication", type=click.IntRange(1), metavar="N", help="Copies of each partition.  [default: the brokers']"
+)
+@click.option(
+    "--retention", type=DURATION, metavar="DUR",
+    help="How long the delay topic keeps a record: longer than the longest delay and outage together.  "
+    "[default: for ever]",
+)  # fmt: skip
+@click.option("--alter", is_flag=True, help="Change wrong settings of topics that exist.")
+def init(
+    out: Output,
+    cluster: Cluster,
+    partitions: int,
+    replication: int | None,
+    retention: int | None,
+    alter: bool,
+) -> None:
+    """Make the topics of a delay service, or check those that exist.
+
+    It makes TOPIC, TOPIC.cursor (the markers of what is done, compacted) and TOPIC.dlt (dead letters). Wrong settings
+    of existing topics are listed, and it exits with 3; --alter changes them.
+    """
+    with interruptible():
+        made = make_topics(
+            cluster.config, Policy(cluster.topic), partitions=partitions, replication=replication or -1,
+            retention_s=None if retention is None else retention / US_PER_S, alter=alter,
+        )  # fmt: skip
+    _print(out, made)
+    wrong = sum(len(report.wrong) for report in made)
+    if wrong:
+        raise Failure("partly", f"{count(wrong, 'setting is', 'settings are')} wrong", hint="--alter changes them")
+
+
+def _print(out: Output, made: list[TopicReport]) -> None:
+    if out.wants_json:
+        for report in made:
+            out.record(
+                {
+                    "topic": report.name,
+                    "partitions": report.partitions,
+                    "is_new": report.is_new,
+                    "added": report.added,
+                    "altered": list(report.altered),
+                    "wrong": {key: {"is": found, "needs": needed} for key, (found, needed) in report.wrong.items()},
+                }
+            )
+    else:
+        rows = [(report.name, str(report.partitions), _state(report)) for report in made]
+        out.table([Column("TOPIC", 60), Column("PARTITIONS", right=True), Column("STATE", 200)], rows)
+    out.flush()
+
+
+def _state(report: TopicReport) -> str:
+    if report.is_new:
+        return "made"
+    parts = [f"{count(report.added, 'partition')} added"] if report.added else []
+    parts += [f"{key} changed" for key in report.altered]
+    parts += [f"{key} is {found}, and has to be {needed}" for key, (found, needed) in report.wrong.items()]
+    return "; ".join(parts) or "exists"

@@ -1,0 +1,97 @@
+"""`kafka run`: one node of the delay service."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from typing import Literal
+
+import click
+
+from filewheel.kafka import Policy, Settings, delay_service
+
+from ...failure import INTERRUPTED
+from ...firing import leave_at_once
+from ...input.params import DURATION
+from ...show.logs import log_lines
+from ...show.output import Output
+from ...signals import Abort, Quit, Stop
+from ...times import US_PER_S
+from .cluster import Cluster, kafka_verb
+
+log = logging.getLogger("filewheel.kafka")
+
+
+@kafka_verb(
+    "run",
+    """
+    $ filewheel kafka run -b localhost:9092 -t delays -d /var/lib/delays
+    $ filewheel kafka run -b localhost:9092 -t delays -d data --exactly-once
+    """,
+)
+@click.option(
+    "-d", "--data", required=True, type=click.Path(file_okay=False), metavar="DIR",
+    help="Where the wheels of this node are, on a local disk.",
+)  # fmt: skip
+@click.option("--group", metavar="NAME", help="The consumer group of all nodes.  [default: filewheel-TOPIC]")
+@click.option("--node", metavar="NAME", help="The name of this node, another one on each.  [default: the host's name]")
+@click.option("--exactly-once", is_flag=True, help="Produce in transactions; readers need read_committed.")
+@click.option(
+    "--standby", type=click.Choice(["none", "all"]), default="none", show_default=True,
+    help="all: also keep a wheel of each partition that another node owns, for a quick take-over.",
+)  # fmt: skip
+@click.option(
+    "--on-gap", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
+    help="When the log no longer holds the next record: stop that partition, or go on and count the loss.",
+)  # fmt: skip
+@click.option(
+    "--on-target-error", type=click.Choice(["retry", "dead-letter", "put-back"]), default="retry", show_default=True,
+    help="When a target refuses a record.",
+)  # fmt: skip
+@click.option("--horizon", type=DURATION, metavar="DUR", help="The longest delay; a longer one is a dead letter.")
+@click.option("--default-target", default="", metavar="TOPIC", help="The target of records that name none.")
+@click.option(
+    "--keyed", is_flag=True, help="A record replaces the one that waits with its key; without value: cancels."
+)
+def run(
+    out: Output,
+    cluster: Cluster,
+    data: str,
+    group: str | None,
+    node: str | None,
+    exactly_once: bool,
+    standby: Literal["none", "all"],
+    on_gap: Literal["fail", "skip"],
+    on_target_error: Literal["retry", "dead-letter", "put-back"],
+    horizon: int | None,
+    default_target: str,
+    keyed: bool,
+) -> None:
+    """Run one node of the delay service, until SIGTERM or Ctrl-C.
+
+    Nodes of one --group share the partitions. All need the same --exactly-once, --horizon, --default-target, --keyed
+    and --on-target-error. On stderr it has a line for each partition that it takes over or gives away, and for each
+    failure; with -q only those. The first signal lets the records under way arrive and exits with 0; a second one
+    leaves at once, and other nodes take over after the session time-out.
+    """
+    policy = Policy(
+        cluster.topic, default_target=default_target, horizon_s=None if horizon is None else horizon / US_PER_S,
+        on_target_error=on_target_error, keyed=keyed,
+    )  # fmt: skip
+    settings = Settings(exactly_once=exactly_once, standby=standby, on_gap=on_gap)
+    name = node or socket.gethostname()
+    with log_lines(out, logging.WARNING if out.quiet else logging.INFO), Stop() as stop:
+        try:
+            service = delay_service(
+                cluster.config, policy, os.path.abspath(data), group=group or f"filewheel-{cluster.topic}",
+                node=name, settings=settings,
+            )  # fmt: skip
+            log.info("node %s, process %d: serves %s", name, os.getpid(), cluster.topic)
+            stop.wakes(service.stop)
+            service.run()
+            log.info("node %s has stopped", name)
+        except Quit:
+            return
+        except Abort:
+            leave_at_once(INTERRUPTED)
