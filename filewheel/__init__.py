@@ -3,8 +3,8 @@
 `wheel.py` and `keeper.py` are its two entry points; a message passes through the folders in this order.
 A file imports only from its own folder and from those to the left of it (tests/test_layers.py checks it):
 
-    errors checks message | native | env timespec | format | disk | roster | journal | laps | lookup | keys
-    | firing | metrics | replication | reader changes wheel keeper | aio tools | scheduling | bridges testing
+    errors checks message | native | env timespec | timers | format | disk | roster | journal | laps | lookup
+    | keys | firing | metrics | replication | reader changes wheel keeper | aio tools | scheduling | bridges testing
     | kafka
 """
 

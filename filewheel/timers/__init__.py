@@ -1,0 +1,34 @@
+"""Timers in memory: the schemes of the literature, and the timers that are built on them. They die with the process.
+
+A *scheme* decides where a timer waits (`scheme.py` has the interface); a *timer* drives one with a thread.
+What must not be lost belongs in a `filewheel.Wheel`. `import filewheel` does not import this package, and it uses
+nothing of the store.
+"""
+
+from filewheel.timers.binary_heap import BinaryHeap
+from filewheel.timers.entry import Entry, Slot, State
+from filewheel.timers.growing import Growing
+from filewheel.timers.hashed_ordered import HashedOrdered
+from filewheel.timers.hashed_unordered import HashedUnordered
+from filewheel.timers.hierarchical import Hierarchical
+from filewheel.timers.ordered_list import OrderedList
+from filewheel.timers.scheme import Expire, Scheme, Wheel
+from filewheel.timers.simple_wheel import SimpleWheel
+from filewheel.timers.unordered_list import UnorderedList
+
+__all__ = [
+    "BinaryHeap",
+    "Entry",
+    "Expire",
+    "Growing",
+    "HashedOrdered",
+    "HashedUnordered",
+    "Hierarchical",
+    "OrderedList",
+    "Scheme",
+    "SimpleWheel",
+    "Slot",
+    "State",
+    "UnorderedList",
+    "Wheel",
+]

@@ -1,0 +1,57 @@
+"""Scheme 6 of Varghese and Lauck: a hashed wheel whose slots have no order, and whose timers have rounds.
+
+It is Netty's wheel. The slots are a power of two, so that a mask replaces the modulo. The paper counts the rounds of a
+timer down at each visit. Here a timer keeps its tick, which is the same without a write: it has no round left when its
+tick is not after the hand's.
+Invariant: a timer is in the slot of its tick modulo the slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from filewheel.timers.entry import Entry, Item, Slot
+from filewheel.timers.scheme import Wheel, check_slots, slots_of
+
+
+class HashedUnordered(Wheel[Item]):
+    """A hashed wheel with rounds. start O(1), stop O(1), advance O(n / slots) a tick on average, at worst O(n).
+
+    Timers expire in the order of ticks; those of one tick in the order of starts.
+    """
+
+    def __init__(self, slots: int = 512, *, tick: int = 1, now: int = 0) -> None:
+        """Make a wheel of slots, rounded up to a power of two, with `tick` units in a tick.
+
+        Raises BadArgument for other numbers.
+        """
+        super().__init__(tick=tick, now=now)
+        self._bits = (check_slots(slots) - 1).bit_length()
+        self.slots: list[Slot[Item]] = slots_of(1 << self._bits)
+        self.mask = len(self.slots) - 1
+
+    def rounds_of(self, entry: Entry[Item]) -> int:
+        """Return how many times the hand passes a waiting timer before it expires."""
+        return (entry.tick - self.hand - 1) >> self._bits
+
+    def _place(self, entry: Entry[Item]) -> None:
+        entry.tick = self._tick_of(entry.due)
+        self.slots[entry.tick & self.mask].append(entry)
+
+    def _collect(self, now: int) -> None:
+        end = now // self.tick
+        found: list[Entry[Item]] = []
+        for tick in range(self.hand + 1, min(end, self.hand + len(self.slots)) + 1):
+            slot = self.slots[tick & self.mask]
+            for entry in slot:
+                if entry.tick <= end:  # no round is left  # mutant: timer-rounds-ignored
+                    slot.remove(entry)
+                    found.append(entry)
+        if end - self.hand > len(self.slots):  # more than a lap: a slot gave the timers of several
+            found.sort(key=lambda entry: (entry.tick, entry.number))
+        for entry in found:
+            self._overdue.append(entry)
+        self.hand = end
+
+    def _waiting(self) -> Iterable[Entry[Item]]:
+        return [entry for slot in self.slots for entry in slot]

@@ -1,0 +1,1 @@
+"""Tests of filewheel.timers: the schemes against a sorted list, and the timers with a fake clock."""
