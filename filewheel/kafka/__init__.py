@@ -9,9 +9,22 @@ in this order, and a module imports only from its own folder and from those to i
 """
 
 from filewheel.kafka.assemble import delay_service
+from filewheel.kafka.node.health import Health, Problem
+from filewheel.kafka.node.listen import Listener
 from filewheel.kafka.node.service import DelayService, PartitionStatus
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.records.options import Policy
 from filewheel.kafka.topics import TopicReport, make_topics
 
-__all__ = ["DelayService", "PartitionStatus", "Policy", "Settings", "TopicReport", "delay_service", "make_topics"]
+__all__ = [
+    "DelayService",
+    "Health",
+    "Listener",
+    "PartitionStatus",
+    "Policy",
+    "Problem",
+    "Settings",
+    "TopicReport",
+    "delay_service",
+    "make_topics",
+]

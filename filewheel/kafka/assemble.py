@@ -13,6 +13,7 @@ from filewheel.kafka.client.confluent import ConfluentTransport
 from filewheel.kafka.node.rules import Rules
 from filewheel.kafka.node.service import DelayService
 from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.tally import Tally
 from filewheel.kafka.node.upkeep import Kept
 from filewheel.kafka.partition.partition import Partition
 from filewheel.kafka.partition.position import Source
@@ -47,4 +48,5 @@ def delay_service(
         source = Source(topics.cluster_id, policy.topic, partition, topics.topic_id)
         return Partition(path, source, keyed=policy.keyed, on_work=on_work)
 
-    return DelayService(transport, open_wheel, rules, rules.understand, settings, topics=topics)
+    tally = Tally(policy.topic, policy.dead_letter_topic)
+    return DelayService(transport, open_wheel, rules, rules.understand, settings, topics=topics, tally=tally)

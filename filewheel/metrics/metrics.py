@@ -227,7 +227,7 @@ class Metrics:
             name = f"{PREFIX}{what}_seconds"
             samples = []
             for handler, (buckets, sum_s) in self.times(what).items():
-                samples += _histogram(name, _labels(handler), buckets, sum_s)
+                samples += histogram(name, _labels(handler), buckets, sum_s)
             found.append(Family(name, HISTOGRAM, help_, samples))
         for name, help_ in self.gauge_names().items():
             value = self.read(name)
@@ -255,7 +255,8 @@ def _labels(handler: str) -> tuple[tuple[str, str], ...]:
     return (("handler", handler),) if handler else ()
 
 
-def _histogram(name: str, labels: tuple[tuple[str, str], ...], buckets: list[int], sum_s: float) -> list[Sample]:
+def histogram(name: str, labels: tuple[tuple[str, str], ...], buckets: list[int], sum_s: float) -> list[Sample]:
+    """Return the samples of a histogram: `buckets` are the counts between BOUNDS_S, not cumulative."""
     samples = []
     total = 0
     for bound, count in zip((*BOUNDS_S, float("inf")), buckets, strict=True):

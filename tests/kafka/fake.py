@@ -74,6 +74,7 @@ class Cluster:
         self.partitions = partitions
         self.topic_id = "one"
         self.now_ms = 1_800_000_000_000
+        self.retention_ms: int | None = None
         self.members: list[FakeSource] = []
         self.owners: dict[int, FakeSource] = {}
         self.epochs: dict[int, int] = {}
@@ -356,6 +357,16 @@ class FakeTransport:
             raise ClusterError("the cluster is down")
         log = self.cluster.logs[self.cluster.topic, partition]
         return log.first, log.end
+
+    def ranges(self, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        return {partition: self.range_of(partition) for partition in partitions}
+
+    def retention_ms(self) -> int | None:
+        return self.cluster.retention_ms
+
+    def timestamp_at(self, partition: int, offset: int) -> int | None:
+        log = self.cluster.logs[self.cluster.topic, partition]
+        return next((e.timestamp_ms for e in log.entries[offset:] if not e.is_control), None)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -14,6 +14,7 @@ from typing import Any
 from filewheel.kafka.node.rules import Rules
 from filewheel.kafka.node.service import Node
 from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.tally import Tally
 from filewheel.kafka.node.transport import Refusal
 from filewheel.kafka.partition.marker import Marker
 from filewheel.kafka.records.record import Outgoing, Record
@@ -30,6 +31,7 @@ class Put:
     offset: int
     due_us: int
     value: bytes
+    target: str = "target"
 
 
 @dataclass
@@ -53,6 +55,10 @@ class MemoryWheel:
         self.ingested = 0
         self.marker = Marker()
         self.is_open = True
+
+    @property
+    def waiting(self) -> int | None:
+        return len(self.pending)
 
     @property
     def has_lost(self) -> bool:
@@ -191,6 +197,7 @@ class Hands:
         name: str = "node",
         exactly_once: bool = False,
         settings: Settings | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self.cluster = cluster
         self.clock = clock or FakeClock(cluster.now_ms * 1000)
@@ -212,6 +219,7 @@ class Hands:
             clock=self.clock,
             run=self.background.append,
             wait=self._wait,
+            tally=tally,
         )
 
     def turn(self) -> bool:

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,12 @@ def examples(*path: str) -> list[str]:
     lines = [line.strip()[2:] for line in invoke(*path, "--help").out.splitlines() if line.strip().startswith("$ ")]
     assert lines
     return lines
+
+
+def read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        text: str = answer.read().decode()
+        return text
 
 
 @pytest.fixture
@@ -74,9 +81,10 @@ def test_a_node_fires_a_record_when_it_is_due_and_ends_with_0_at_a_signal(
     target = topic()
     assert invoke("kafka", "init", "--bootstrap", kafka, "--topic", name, "--partitions", "2").code == 0
     words = given(examples("kafka", "run")[example], kafka, name, tmp_path / "data")
-    node = subprocess.Popen(
-        [PYTHON, "-m", "cli", *words], cwd=REPO, env=environment(), stderr=subprocess.PIPE, text=True
-    )
+    log = tmp_path / "log"
+    with log.open("w") as stderr:
+        command = [PYTHON, "-m", "cli", *words, "--listen", "127.0.0.1:0"]
+        node = subprocess.Popen(command, cwd=REPO, env=environment(), stderr=stderr)
     try:
         producer = Producer({"bootstrap.servers": kafka})
         due_ms = round(time.time() * 1000) + 2000
@@ -96,14 +104,19 @@ def test_a_node_fires_a_record_when_it_is_due_and_ends_with_0_at_a_signal(
         consumer.close()
         assert [message.value() for message in found] == [b"later"]
         assert ("user", b"x") in found[0].headers()
+        (url,) = re.findall(r"/health are at (http\S+)", log.read_text())
+        health, metrics = read(f"{url}/health"), read(f"{url}/metrics")
         node.send_signal(signal.SIGTERM)
-        said = node.communicate(timeout=60)[1]
+        node.wait(60)
+        said = log.read_text()
     finally:
         node.kill()
         node.wait()
     assert node.returncode == 0, said
     assert "this node fires it" in said
     assert "has stopped" in said
+    assert json.loads(health)["status"] == "ok"
+    assert re.search(rf'filewheel_kafka_in_total{{topic="{name}",node="[^"]+",outcome="delayed"}} 1\n', metrics)
 
 
 def test_every_block_of_the_page_on_kafka_runs(kafka: str, tmp_path: Path, shell: dict[str, str]) -> None:

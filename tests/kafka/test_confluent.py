@@ -14,7 +14,7 @@ import pytest
 
 from filewheel import Wheel
 from filewheel.env import SYSTEM_CLOCK
-from filewheel.errors import MissingTopic, NoBroker
+from filewheel.errors import ClusterError, MissingTopic, NoBroker
 from filewheel.kafka.assemble import delay_service
 from filewheel.kafka.client.confluent import ConfluentTransport
 from filewheel.kafka.node.owner import State
@@ -334,3 +334,25 @@ def test_a_service_with_wheels_on_disk_goes_on_where_it_stopped(
     assert here.seen(f"{here.topic}.dlt", 2) == Counter([b"bad", b"bad"])
     with Wheel(tmp_path / here.topic / "0") as wheel:
         assert [message.due_us for message in wheel.list()] == [(due_ms + late_ms) * 1000]
+
+
+def test_the_watch_learns_where_a_log_begins_how_long_it_is_kept_and_when_a_record_was_written(
+    place: Callable[..., Place],
+) -> None:
+    found = place(2)
+    before_ms = SYSTEM_CLOCK.now_us() // 1000
+    found.put([b"a", b"b", b"c"], after_ms=60_000)  # two in partition 0
+    transport = found.transport()
+    try:
+        assert transport.ranges([0, 1]) == {0: (0, 2), 1: (0, 1)}
+        assert transport.retention_ms() == 7 * 86_400_000
+        stamp_ms = transport.timestamp_at(0, 1)
+        assert stamp_ms is not None
+        assert before_ms - 1000 < stamp_ms <= SYSTEM_CLOCK.now_us() // 1000 + 1000
+        assert transport.timestamp_at(0, 2) is None
+        absent = ConfluentTransport({"bootstrap.servers": found.bootstrap}, Policy("no-such"), group="g", node="n")
+        with pytest.raises(ClusterError):
+            absent.ranges([0])
+        absent.close()
+    finally:
+        transport.close()

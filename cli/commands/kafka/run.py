@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import click
 
-from filewheel.kafka import Policy, Settings, delay_service
+from filewheel.kafka import DelayService, Listener, Policy, Settings, delay_service
 
 from ...failure import INTERRUPTED
 from ...firing import leave_at_once
@@ -49,6 +51,10 @@ log = logging.getLogger("filewheel.kafka")
     "--on-target-error", type=click.Choice(["retry", "dead-letter", "put-back"]), default="retry", show_default=True,
     help="When a target refuses a record.",
 )  # fmt: skip
+@click.option(
+    "--listen", default="", metavar="HOST:PORT",
+    help="Answer /metrics (Prometheus) and /health here, e.g. 127.0.0.1:9464.  [default: nowhere]",
+)  # fmt: skip
 @click.option("--horizon", type=DURATION, metavar="DUR", help="The longest delay; a longer one is a dead letter.")
 @click.option("--default-target", default="", metavar="TOPIC", help="The target of records that name none.")
 @click.option(
@@ -64,6 +70,7 @@ def run(
     standby: Literal["none", "all"],
     on_gap: Literal["fail", "skip"],
     on_target_error: Literal["retry", "dead-letter", "put-back"],
+    listen: str,
     horizon: int | None,
     default_target: str,
     keyed: bool,
@@ -73,7 +80,8 @@ def run(
     Nodes of one --group share the partitions. All need the same --exactly-once, --horizon, --default-target, --keyed
     and --on-target-error. On stderr it has a line for each partition that it takes over or gives away, and for each
     failure; with -q only those. The first signal lets the records under way arrive and exits with 0; a second one
-    leaves at once, and other nodes take over after the session time-out.
+    leaves at once, and other nodes take over after the session time-out. With --listen, /metrics is the text that
+    Prometheus scrapes, and /health is 200 or 503 with the reasons in JSON; anyone who reaches the address can read it.
     """
     policy = Policy(
         cluster.topic, default_target=default_target, horizon_s=None if horizon is None else horizon / US_PER_S,
@@ -89,9 +97,21 @@ def run(
             )  # fmt: skip
             log.info("node %s, process %d: serves %s", name, os.getpid(), cluster.topic)
             stop.wakes(service.stop)
-            service.run()
+            with _listening(listen, service, {"topic": cluster.topic, "node": name}):
+                service.run()
             log.info("node %s has stopped", name)
         except Quit:
             return
         except Abort:
             leave_at_once(INTERRUPTED)
+
+
+@contextlib.contextmanager
+def _listening(address: str, service: DelayService, labels: Mapping[str, str]) -> Iterator[None]:
+    """Answer /metrics and /health while the service runs, if there is an address."""
+    if not address:
+        yield
+        return
+    with Listener.of(service, address, labels=labels) as listener:
+        log.info("/metrics and /health are at %s", listener.url)
+        yield

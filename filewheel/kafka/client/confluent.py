@@ -8,13 +8,14 @@ no offset is committed automatically.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from filewheel.errors import ClusterError, MissingTopic
 from filewheel.kafka.client.follower import ConfluentFollower
 from filewheel.kafka.client.group import GroupSource
+from filewheel.kafka.client.log_watcher import LogWatcher
 from filewheel.kafka.client.reader import LogReader
 from filewheel.kafka.client.shared_sink import SharedProducer, SharedSink
 from filewheel.kafka.client.transaction_sink import TransactionSink
@@ -61,6 +62,7 @@ class ConfluentTransport:
         self._lock = threading.Lock()
         self._producer: SharedProducer | None = None
         self._reader: LogReader | None = None
+        self._watcher: LogWatcher | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     def check(self) -> Topics:
@@ -152,6 +154,18 @@ class ConfluentTransport:
         """Return the first offset of a partition, and the one after the last that can be read. Raises ClusterError."""
         return self._log_reader().range_of(self.topic, partition)
 
+    def ranges(self, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        """Return what `range_of` does for many partitions. Raises ClusterError."""
+        return self._log_watcher().ranges(partitions)
+
+    def retention_ms(self) -> int | None:
+        """Return how long the delay topic keeps a record; None: for ever, or this user may not ask."""
+        return self._log_watcher().retention_ms()
+
+    def timestamp_at(self, partition: int, offset: int) -> int | None:
+        """Return the timestamp of the first record at or after an offset. Raises ClusterError."""
+        return self._log_watcher().timestamp_at(partition, offset)
+
     def close(self) -> None:
         """Close all clients but the source. What was sent gets some seconds to arrive."""
         if self._pool is not None:
@@ -160,6 +174,8 @@ class ConfluentTransport:
             self._producer.close(5.0)
         if self._reader is not None:
             self._reader.close()
+        if self._watcher is not None:
+            self._watcher.close()
 
     def _run(self, call: Callable[[], None]) -> None:
         assert self._pool is not None
@@ -183,6 +199,12 @@ class ConfluentTransport:
             if self._reader is None:
                 self._reader = LogReader(self._reading("reader"), self._config, self.cursor)
             return self._reader
+
+    def _log_watcher(self) -> LogWatcher:
+        with self._lock:
+            if self._watcher is None:
+                self._watcher = LogWatcher(self._reading("watch"), self._config, self.topic)
+            return self._watcher
 
     def _producing(self) -> dict[str, Any]:
         return {

@@ -2,5 +2,6 @@
 
 `transport` is the seam to Kafka: nothing here knows a client. A module imports only from those to its left:
 
-    settings transport | rules fire | loop | owner | intake | standby upkeep | service
+    settings transport meters | tally | rules fire | loop | owner | intake | standby upkeep watch | health
+    | metrics listen | service
 """

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from filewheel.kafka.node.tally import Tally
 from filewheel.kafka.node.transport import End, Outcome, Refusal, Sink
 from filewheel.kafka.partition.marker import Marker
 from filewheel.kafka.records.record import Outgoing
@@ -88,6 +89,8 @@ class _Unit:
     """The indexes of the records that are not in the log yet."""
     sent: list[int] = field(default_factory=list)
     """The indexes of the records of the current send."""
+    replaced: set[int] = field(default_factory=set)
+    """The indexes of the records that took the place of refused ones."""
 
 
 class Firing:
@@ -104,6 +107,7 @@ class Firing:
         lock: threading.RLock,
         limit: int,
         done: Callable[[int, Sink, Outcome], None],
+        tally: Tally | None = None,
     ) -> None:
         self.partition = partition
         self.wheel = wheel
@@ -119,6 +123,7 @@ class Firing:
         self._rendering = rendering
         self._limit = limit
         self._done = done
+        self._tally = tally or Tally()
         self._unit: _Unit | None = None
         self._is_full = marker.is_full
         self._back_off_us = BACK_OFF_US
@@ -128,6 +133,12 @@ class Firing:
     def may_take_in(self) -> bool:
         """Whether records may be taken in now. Not while the marker has no room for another step."""
         return not self._is_full
+
+    @property
+    def first_due_us(self) -> int | None:
+        """The due of the first message that is under way or is to be sent again. From any thread."""
+        unit = self._unit
+        return unit.chunk.messages[0].due_us if unit is not None and unit.chunk.messages else None
 
     @property
     def is_sending(self) -> bool:
@@ -172,8 +183,9 @@ class Firing:
         unit = self._unit
         if unit is None or sink is not self.sink or self.stage is not Stage.SENDING:
             return
+        self._tally.count("units_total", label=outcome.end.value)
         if outcome.end is End.DELIVERED:
-            self._delivered(unit)
+            self._delivered(unit, now_us)
             return
         self.counts.failures += 1
         self.reason = outcome.reason
@@ -198,6 +210,7 @@ class Firing:
         if other is None or other.topic == refused.topic:
             return False
         unit.records[index] = other
+        unit.replaced.add(index)
         self.counts.replaced += 1
         return True
 
@@ -249,12 +262,14 @@ class Firing:
             lambda outcome: self._done(self.partition, sink, outcome),
         )
 
-    def _delivered(self, unit: _Unit) -> None:
+    def _delivered(self, unit: _Unit, now_us: int) -> None:
         """Drop what went out. A crash before the drops leaves them pending, and the marker says that they are done."""
         self._unit = None
         self.marker = unit.marker
         self.wheel.settle(unit.chunk)
         self.counts.fired += len(unit.chunk.messages)
+        self._tally.sent_out(unit.records, unit.replaced)
+        self._tally.observe("lateness_seconds", [now_us - message.due_us for message in unit.chunk.messages])
         self.stage = Stage.IDLE
         self.reason = ""
         self._back_off_us = BACK_OFF_US

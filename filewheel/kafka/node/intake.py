@@ -17,6 +17,7 @@ from filewheel.errors import FilewheelError, WheelFull
 from filewheel.kafka.node.loop import FireLoop
 from filewheel.kafka.node.owner import Owned, Owner, State
 from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.tally import Tally
 from filewheel.kafka.node.transport import Polled, Source
 from filewheel.kafka.records.record import Record
 
@@ -32,15 +33,20 @@ BLOCKED_S = 0.02
 class Intake:
     """The queues of all partitions."""
 
-    def __init__(self, owner: Owner, loop: FireLoop, understand: Understand, settings: Settings) -> None:
+    def __init__(
+        self, owner: Owner, loop: FireLoop, understand: Understand, settings: Settings, tally: Tally | None = None
+    ) -> None:
         self._owner = owner
         self._loop = loop
         self._understand = understand
         self._settings = settings
+        self._tally = tally or Tally()
         self._ready: queue.SimpleQueue[Owned | None] = queue.SimpleQueue()
         self._blocked: list[Owned] = []
         self.taken = 0
         """Records that were taken in."""
+        self.retention_ms: Callable[[], int | None] = lambda: None
+        """Returns how long the delay topic keeps a record; None: for ever, or not known yet."""
 
     # The thread of the poll.
 
@@ -141,7 +147,27 @@ class Intake:
             return
         records = [record for record in item if record.offset >= wheel.ingested]
         if records:
-            wheel.take_in(self._understand(records))
+            puts = self._understand(records)
+            wheel.take_in(puts)
             self.taken += len(records)
+            self._tally.took_in(put.target for put in puts)
+            self._note_retention(owned.partition, records, puts)
         owned.queued -= len(item)
         owned.error = None
+
+    def _note_retention(self, partition: int, records: Sequence[Record], puts: Sequence[Any]) -> None:
+        """Count the records that the delay topic may delete before they are due, and say so once an hour."""
+        retention_ms = self.retention_ms()
+        if retention_ms is None:
+            return
+        waits_us = [put.due_us - record.timestamp_ms * 1000 for record, put in zip(records, puts, strict=True)]
+        longer = [wait_us for wait_us in waits_us if wait_us > retention_ms * 1000]
+        if not longer:
+            return
+        self._tally.count("beyond_retention_total", len(longer))
+        if self._tally.may_say("beyond retention"):
+            log.warning(
+                "partition %d: a record waits %d s, and the delay topic keeps records for %d s: if the wheel is lost "
+                "after that, so is the record. Raise retention.ms with `filewheel kafka init --retention ... --alter`",
+                partition, max(longer) // 1_000_000, retention_ms // 1000,
+            )  # fmt: skip

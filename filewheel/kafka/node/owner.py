@@ -19,6 +19,7 @@ from filewheel.errors import ClusterError, FilewheelError, Locked, Outlived
 from filewheel.kafka.node.fire import Firing, Rendering, Waiting
 from filewheel.kafka.node.loop import FireLoop
 from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.tally import Tally
 from filewheel.kafka.node.transport import End, Markers, Outcome, Sink, Transport
 from filewheel.kafka.partition.marker import Marker
 from filewheel.kafka.records.record import Record
@@ -51,6 +52,10 @@ class Wheel(Waiting, Protocol):
     @property
     def ingested(self) -> int:
         """The offset after the last record that was taken in."""
+
+    @property
+    def waiting(self) -> int | None:
+        """How many records wait; None until they were counted."""
 
     @property
     def has_lost(self) -> bool:
@@ -113,7 +118,9 @@ class Owner:
         start: Callable[[int, int], None],
         release: Callable[[int], None],
         wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+        tally: Tally | None = None,
     ) -> None:
+        self._tally = tally or Tally()
         self._transport = transport
         self._markers: Markers | None = None
         self._loop = loop
@@ -143,6 +150,7 @@ class Owner:
             with self._lock:
                 self.owned[partition] = owned
                 self._turns.setdefault(partition, threading.Lock())
+            self._tally.assigned(partition)
             self._run(lambda owned=owned: self._restore(owned))  # type: ignore[misc]
 
     def revoked(self, partitions: Sequence[int]) -> None:
@@ -158,6 +166,7 @@ class Owner:
 
     def lost(self, partitions: Sequence[int]) -> None:
         """Drop partitions at once: another node may own them already."""
+        self._tally.count("lost_total", len(partitions))
         leaving = [owned for p in partitions if (owned := self._remove(p)) is not None]
         for owned in leaving:
             if owned.sink is not None:
@@ -177,6 +186,7 @@ class Owner:
 
     def _close(self, owned: Owned) -> None:
         """Close what a partition has. A takeover that is under way sees the state and closes what it opens."""
+        self._tally.gave_away(owned.partition)
         with owned.lock:
             owned.state = State.GONE
             sink, owned.sink = owned.sink, None
@@ -251,6 +261,7 @@ class Owner:
                 hint="give the topic a longer retention; `filewheel kafka run --on-gap skip` goes on without them",
             )
         owned.skipped += first - start
+        self._tally.count("skipped_offsets_total", first - start)
         log.error("partition %d: %d offsets were deleted before they were read", owned.partition, first - start)
         return first
 
@@ -289,8 +300,9 @@ class Owner:
         log.info("partition %d: this node fires it, from offset %d on", owned.partition, owned.marker.low)
         owned.firing = Firing(
             owned.partition, wheel, sink, owned.marker, self._rendering,
-            lock=owned.lock, limit=self._settings.unit, done=self._loop.outcome,
+            lock=owned.lock, limit=self._settings.unit, done=self._loop.outcome, tally=self._tally,
         )  # fmt: skip
+        self._tally.fires(owned.partition)
         self._loop.add(owned.firing)
 
     # Troubles.

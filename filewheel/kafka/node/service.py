@@ -11,20 +11,26 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument, FilewheelError
 from filewheel.kafka.node.fire import Rendering
+from filewheel.kafka.node.health import Health, health_of
 from filewheel.kafka.node.intake import Intake, Understand
 from filewheel.kafka.node.loop import FireLoop
+from filewheel.kafka.node.metrics import NodeMetrics
 from filewheel.kafka.node.owner import Owned, Owner, State, Wheel
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.node.standby import Standby
+from filewheel.kafka.node.tally import Tally
 from filewheel.kafka.node.transport import Outcome, Source, Topics, Transport
 from filewheel.kafka.node.upkeep import Kept, Upkeep
+from filewheel.kafka.node.watch import LogWatch
+from filewheel.message import US_PER_S
+from filewheel.metrics.prometheus import Family
 
 log = logging.getLogger("filewheel.kafka")
 
@@ -69,8 +75,10 @@ class Node:
         clock: Clock = SYSTEM_CLOCK,
         run: Callable[[Callable[[], None]], None],
         wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+        tally: Tally | None = None,
     ) -> None:
         self.settings = settings
+        self.tally = tally or Tally(clock=clock)
         self._clock = clock
         self._commands: deque[Callable[[Source], None]] = deque()
         """Calls for the thread that owns the source."""
@@ -86,19 +94,28 @@ class Node:
         self.owner = Owner(
             transport, self.loop, opened, rendering, settings, topic_id=topics.topic_id,
             run=run, later=self._later, start=self._start, release=self._release, wait=wait,
+            tally=self.tally,
         )  # fmt: skip
-        self.intake = Intake(self.owner, self.loop, understand, settings)
+        self.intake = Intake(self.owner, self.loop, understand, settings, self.tally)
         self.standby: Standby | None = None
         if settings.standby == "all":
             self.standby = Standby(transport, opened, understand, settings, topics.partitions)
+        self.watch = LogWatch(transport, self.owner, self.tally, clock, run)
+        self.watch.followed = self._followed
+        self.intake.retention_ms = lambda: self.watch.retention_ms
+        self.metrics = NodeMetrics(self.owner, self.tally, self.watch, clock, self.health, self._followed)
+        self._turned_us = dict.fromkeys(("poll", "house"), clock.steady_us())
+        """When each thread that never waits long made its last turn."""
         self.source = transport.source(self.owner)
 
     def poll_step(self, timeout_s: float = 0.0) -> bool:
         """Read what has arrived, and pause or resume partitions."""
+        self._turned_us["poll"] = self._clock.steady_us()
         while self._commands:
             self._commands.popleft()(self.source)
         polled = self.source.poll(self.settings.poll, timeout_s)
         for error in polled.errors:
+            self.tally.count("client_errors_total")
             log.warning("%s", error)
         for partition in polled.gone:
             self._over_gap(partition)
@@ -109,7 +126,8 @@ class Node:
     def housekeeping_step(self, timeout_s: float = 0.0) -> None:
         """Keep the wheels, tell the group how far they are, and run what was put off."""
         self.upkeep.step(timeout_s)
-        now = self._clock.steady_us()
+        now = self._turned_us["house"] = self._clock.steady_us()
+        self.watch.step()
         with self._timers_lock:
             due = [call for at, call in self._timers if at <= now]
             self._timers = [(at, call) for at, call in self._timers if at > now]
@@ -127,6 +145,16 @@ class Node:
     def status(self) -> Sequence[PartitionStatus]:
         """Return what each partition of this node does."""
         return [_status_of(owned) for owned in sorted(self.owner.owned.values(), key=lambda o: o.partition)]
+
+    def health(self) -> Health:
+        """Return what is wrong with this node now."""
+        now_us = self._clock.steady_us()
+        silent_s = {name: (now_us - at_us) / US_PER_S for name, at_us in self._turned_us.items()}
+        owned = sorted(self.owner.owned.values(), key=lambda o: o.partition)
+        return health_of(owned, self.watch.figures(), silent_s)
+
+    def _followed(self) -> Mapping[int, int]:
+        return {} if self.standby is None else self.standby.positions()
 
     def _upkeep_failed(self, wheel: Kept, exc: FilewheelError) -> None:
         for owned in list(self.owner.owned.values()):
@@ -190,10 +218,13 @@ class DelayService:
         settings: Settings,
         *,
         topics: Topics,
+        tally: Tally | None = None,
     ) -> None:
         self._transport = transport
         self._pool = ThreadPoolExecutor(settings.restores, thread_name_prefix="filewheel-kafka-restore")
-        self.node = Node(transport, open_wheel, rendering, understand, settings, topics=topics, run=self._submit)
+        self.node = Node(
+            transport, open_wheel, rendering, understand, settings, topics=topics, run=self._submit, tally=tally
+        )
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._is_run = False
@@ -233,6 +264,14 @@ class DelayService:
     def status(self) -> Sequence[PartitionStatus]:
         """Return what each partition of this node does."""
         return self.node.status()
+
+    def metrics(self) -> list[Family]:
+        """Return the metrics of this node as families; `filewheel.metrics.render` makes their text. From any thread."""
+        return self.node.metrics.families()
+
+    def health(self) -> Health:
+        """Return what is wrong with this node now. From any thread."""
+        return self.node.health()
 
     _ended = False
 

@@ -183,4 +183,19 @@ class Transport(Protocol):
     def range_of(self, partition: int) -> tuple[int, int]:
         """Return the first offset of a partition of the delay topic and the one after its last. Raises ClusterError."""
 
+    def ranges(self, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        """Return what `range_of` does for many partitions with two questions; one that is not known now is left out.
+
+        Raises ClusterError.
+        """
+
+    def retention_ms(self) -> int | None:
+        """Return how long the delay topic keeps a record; None: for ever, or this user may not ask."""
+
+    def timestamp_at(self, partition: int, offset: int) -> int | None:
+        """Return the timestamp of the first record at or after an offset, in ms; None if it does not come soon.
+
+        Raises ClusterError.
+        """
+
     def close(self) -> None: ...

@@ -8,6 +8,7 @@ Invariant: no record raises. One that cannot be understood is Poison with a reas
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -92,6 +93,18 @@ class Malformed(ValueError):
     """A header cannot be understood."""
 
 
+_NO_DUE, _NO_TARGET, _TOO_LATE = "it has no due", "it has no target", "it is due "
+_TOO_LARGE = re.compile(r"it has \d+ bytes")
+
+
+def kind_of_reason(reason: str) -> str:
+    """Return a short name for the reason of a dead letter, for counting."""
+    if _TOO_LARGE.match(reason):
+        return "too_large"
+    kinds = {_NO_DUE: "no_due", _NO_TARGET: "no_target", _TOO_LATE: "horizon"}
+    return next((kind for start, kind in kinds.items() if reason.startswith(start)), "malformed")
+
+
 def delayed_of(record: Record, policy: Policy) -> Delayed | Poison | Cancel:
     """Return what a record asks for. Never raises. Cost: 3 µs."""
     if policy.keyed and record.value is None and record.key is not None:
@@ -140,7 +153,7 @@ def _due_header(found: Mapping[str, bytes | None]) -> str:
         return EPOCH_S
     if DELAY_MS in found:
         return DELAY_MS
-    raise Malformed(f"it has no due: none of the headers {', '.join(DUE)}")
+    raise Malformed(f"{_NO_DUE}: none of the headers {', '.join(DUE)}")
 
 
 def attempt_of(found: Mapping[str, bytes | None]) -> int:
@@ -170,7 +183,7 @@ def _delayed(record: Record, policy: Policy) -> Delayed:
             raise Malformed("it has no timestamp, from which the horizon counts")
         if policy.beyond_horizon == "dead-letter":
             raise Malformed(
-                f"it is due {(due_ms - record.timestamp_ms) // 1000} s after its timestamp; the horizon "
+                f"{_TOO_LATE}{(due_ms - record.timestamp_ms) // 1000} s after its timestamp; the horizon "
                 f"of this topic is {policy.horizon_s:g} s"
             )
         return Delayed((record.timestamp_ms + horizon_ms) * 1000, policy.topic, is_rolled=True)
@@ -186,7 +199,7 @@ def _target(found: Mapping[str, bytes | None], policy: Policy) -> str:
     if TARGET_TOPIC not in found:
         if policy.default_target:
             return policy.default_target
-        raise Malformed(f"it has no target: no header {TARGET_TOPIC}, and the service has no default")
+        raise Malformed(f"{_NO_TARGET}: no header {TARGET_TOPIC}, and the service has no default")
     topic = _topic_of(found[TARGET_TOPIC])
     if topic in (policy.topic, policy.marker_topic):
         raise Malformed(f"{TARGET_TOPIC} is {topic}, which the service itself reads")

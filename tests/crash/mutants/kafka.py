@@ -70,6 +70,10 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_keyed.py::test_an_old_record_that_is_read_again_does_not_replace_its_successor"),
     m("kafka-key-twice", "U", NEVER, "of the records of a key in one batch the last counts",
       "tests/kafka/test_keyed.py::test_within_a_batch_the_last_record_of_a_key_counts"),
+    m("kafka-unknown-offset", "C", ALWAYS, "an offset that the brokers do not know is left out, not taken for one",
+      "tests/kafka/test_metrics.py::test_an_offset_that_the_brokers_do_not_know_is_left_out"),
+    m("kafka-clients-without-limit", "C", gives("True"), "clients of /metrics cannot take all threads of a node",
+      "tests/kafka/test_metrics.py::test_clients_too_many_are_hung_up_on_and_those_who_leave_make_room"),
     m("kafka-done-replaces-nothing", "U", before("if is_done(put) and cancelled: cancelled.pop()"), "a record that went out still replaces its predecessor",
       "tests/kafka/test_keyed.py::test_a_record_that_went_out_replaces_its_predecessor_again"),
 ]  # fmt: skip

@@ -1,0 +1,126 @@
+"""Asks how far the logs of the delay topic reach, how long they are kept, and when a record was written.
+
+Owns an administrator's client and a consumer, both made at the first question. One thread asks at a time.
+Invariant: an offset that the brokers do not know now is left out, never reported as 0.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from filewheel.bridges.extra import need
+from filewheel.errors import ClusterError, NoBroker, NotAllowed
+from filewheel.kafka.client.group import READING
+from filewheel.kafka.client.trouble import client, cluster_error, error_of, heard, log
+
+ANSWER_S = 10.0
+RECORD_S = 5.0
+"""How long a record may take to come."""
+POLL_S = 0.1
+
+
+class LogWatcher:
+    """The logs of one topic, looked at from outside."""
+
+    def __init__(self, config: Mapping[str, Any], admin: Mapping[str, Any], topic: str) -> None:
+        self._client = client()
+        self._words: Any = need("confluent_kafka.admin", "kafka")
+        self._reading = {**READING, **config, "auto.offset.reset": "earliest", "queued.max.messages.kbytes": 1024}
+        self._admin_config = {**admin, "error_cb": heard}
+        self._topic = topic
+        self._lock = threading.Lock()
+        self._admin: Any = None
+        self._consumer: Any = None
+        self._may_ask = True
+
+    def ranges(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Return the first offset and the one after the last, of each partition that is known. Raises ClusterError."""
+        starts = self._offsets(partitions, self._words.OffsetSpec.earliest())
+        ends = self._offsets(partitions, self._words.OffsetSpec.latest())
+        return {p: (start, ends[p]) for p, start in starts.items() if p in ends}
+
+    def _offsets(self, partitions: Sequence[int], spec: Any) -> dict[int, int]:
+        wanted = {self._client.TopicPartition(self._topic, partition): spec for partition in partitions}
+        asked = self._asked(
+            lambda admin: admin.list_offsets(
+                wanted, isolation_level=self._client.IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_S
+            )
+        )
+        found = {}
+        failed: ClusterError | None = None
+        for where, future in asked.items():
+            try:
+                offset = self._answer(future).offset
+            except ClusterError as exc:
+                failed = exc
+                continue
+            if offset >= 0:  # mutant: kafka-unknown-offset
+                found[where.partition] = offset
+        if failed is not None and not found:
+            raise failed
+        return found
+
+    def retention_ms(self) -> int | None:
+        """Return how long the topic keeps a record; None: for ever, or this user may not ask. Raises ClusterError."""
+        if not self._may_ask:
+            return None
+        resource = self._words.ConfigResource(self._words.ResourceType.TOPIC, self._topic)
+        (asked,) = self._asked(lambda admin: admin.describe_configs([resource], request_timeout=ANSWER_S)).values()
+        try:
+            value = int(self._answer(asked)["retention.ms"].value)
+        except NotAllowed as exc:
+            self._may_ask = False
+            log.info("%s; so nothing is said when the retention is too short", exc)
+            return None
+        return value if value >= 0 else None
+
+    def _asked(self, ask: Callable[[Any], Any]) -> Any:
+        with self._lock:
+            if self._admin is None:
+                self._admin = self._words.AdminClient(self._admin_config, logger=log)
+        try:
+            return ask(self._admin)
+        except self._client.KafkaException as exc:
+            raise cluster_error(error_of(exc), self._topic) from exc
+
+    def _answer(self, future: Any) -> Any:
+        """Return the answer to a question. Raises ClusterError."""
+        try:
+            return future.result(2 * ANSWER_S)
+        except TimeoutError:
+            raise NoBroker(
+                f"{self._topic}: no answer after {2 * ANSWER_S:g} s", hint="check whether the brokers run"
+            ) from None
+        except self._client.KafkaException as exc:
+            raise cluster_error(error_of(exc), self._topic) from exc
+
+    def timestamp_at(self, partition: int, offset: int) -> int | None:
+        """Return the timestamp of the first record at or after an offset, in ms. Raises ClusterError."""
+        with self._lock:
+            if self._consumer is None:
+                self._consumer = self._client.Consumer(self._reading)
+            self._consumer.assign([self._client.TopicPartition(self._topic, partition, offset)])
+            try:
+                for _ in range(round(RECORD_S / POLL_S)):
+                    message = self._consumer.poll(POLL_S)
+                    if message is None:
+                        continue
+                    error = message.error()
+                    if error is None:
+                        return int(message.timestamp()[1])
+                    if error.name() == "_PARTITION_EOF":
+                        return None
+                    raise cluster_error(error, f"{self._topic} [{partition}]")
+            except self._client.KafkaException as exc:
+                raise cluster_error(error_of(exc), f"{self._topic} [{partition}]") from exc
+            finally:
+                self._consumer.unassign()
+        return None
+
+    def close(self) -> None:
+        """Close the consumer."""
+        with self._lock:
+            if self._consumer is not None:
+                self._consumer.close()
