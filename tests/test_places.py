@@ -124,8 +124,9 @@ def test_a_retry_that_cannot_be_written_stays_claimed_and_the_messages_behind_it
 def test_one_file_of_keys_that_is_a_pipe_fails_no_other_settlement_of_a_call(wheel_dir: Path) -> None:
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"a", key="a")
-        wheel.enqueue(b"b", key="b")
-        bad = layout.key_file(wheel._keys.bucket_of("a"))
+        bucket = wheel._keys.bucket_of("a")
+        wheel.enqueue(b"b", key=next(key for key in KEYS if wheel._keys.bucket_of(key) != bucket))
+        bad = layout.key_file(bucket)
     put(wheel_dir / bad, "pipe")
     with Keeper(wheel_dir) as keeper:
         batch = list(keeper.claim())

@@ -22,14 +22,16 @@ from filewheel.kafka.records.fate import offset_of
 from tests.kafka.parts import check_whole, pending
 from tests.support import REPO
 
-RECORDS = 8_000
+KILLS = 7
+SHARE = 1_000
+RECORDS = (KILLS + 1) * SHARE
 BATCH = 100
 START_MS = 1_700_000_000_000
 
 
-def log_from(offset: int) -> list[Put]:
-    """Return the next batch of the log: most records are overdue, in no order, some are due in a moment."""
-    some = range(offset, min(RECORDS, offset + BATCH))
+def log_from(offset: int, end: int) -> list[Put]:
+    """Return the next batch of a log that ends at `end`. Its records are overdue, in no order."""
+    some = range(offset, min(end, offset + BATCH))
     return [Put(n, (START_MS + (n * 7919) % 100_000) * 1000, "target", b"%d" % n, START_MS) for n in some]
 
 
@@ -45,8 +47,8 @@ def marker_of(path: Path) -> Marker:
     return Marker.unpack(str(lines[-1]["marker"]).encode()) if lines else Marker()
 
 
-def serve(base: Path) -> None:
-    """Take in and fire until everything went out, or this process is killed."""
+def serve(base: Path, end: int) -> None:
+    """Take in and fire a log that ends at `end`. Before its real end, wait to be killed."""
     sent = base / "sent"
     fd = os.open(sent, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.write(fd, b"\n")  # what a killed process left is no line
@@ -55,11 +57,11 @@ def serve(base: Path) -> None:
     partition.apply(marker)
     partition.advance(marker.low)
     while partition.ingested < marker.ingested:  # nothing fires before the log was read as far as it had been
-        partition.take_in(log_from(partition.ingested))
+        partition.take_in(log_from(partition.ingested, end))
     turn = 0
     while True:
         turn += 1
-        partition.take_in(log_from(partition.ingested))
+        partition.take_in(log_from(partition.ingested, end))
         chunk = partition.next_chunk(70)
         if chunk.ids:
             marker = marker.after_chunk(chunk.ingested, chunk.last_id).with_low(partition.low())
@@ -69,6 +71,8 @@ def serve(base: Path) -> None:
         elif partition.ingested == RECORDS:
             partition.close()
             return
+        elif partition.ingested == end:
+            time.sleep(0.001)
         if turn % 20 == 0:
             partition.flush()
             partition._keeper._housekeeper.deal_all()
@@ -76,24 +80,19 @@ def serve(base: Path) -> None:
 
 def test_each_record_goes_out_once_though_processes_are_killed(tmp_path: Path) -> None:
     rng = random.Random(3)
-    kills = 0
-    deadline = time.monotonic() + 120
-    while True:
-        child = subprocess.Popen([sys.executable, "-m", __name__, str(tmp_path)], cwd=REPO)
-        # From the first line on: most of a process's life is its start.
+    for process in range(KILLS + 1):
+        # Each process has records left that no process before it had, so the killer never comes too late.
+        end = (process + 1) * SHARE
         before = len(lines_of(tmp_path / "sent"))
-        while child.poll() is None and len(lines_of(tmp_path / "sent")) == before:
-            time.sleep(0.005)
-        if kills < 7:
+        child = subprocess.Popen([sys.executable, "-m", __name__, str(tmp_path), str(end)], cwd=REPO)
+        if process < KILLS:
+            # From the first line on: most of a process's life is its start.
+            while len(lines_of(tmp_path / "sent")) == before:
+                assert child.poll() is None
+                time.sleep(0.005)
             time.sleep(rng.random() * 0.08)
             child.send_signal(signal.SIGKILL)
-        code = child.wait(timeout=60)
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL
-        kills += 1
-        assert time.monotonic() < deadline
-    assert kills >= 4
+        assert child.wait(timeout=240) == (-signal.SIGKILL if process < KILLS else 0)
     fired = [offset for line in lines_of(tmp_path / "sent") for offset in line["offsets"]]  # type: ignore[attr-defined]
     assert len(fired) == len(set(fired)) == RECORDS
     assert pending(tmp_path / "3") == []
@@ -101,4 +100,4 @@ def test_each_record_goes_out_once_though_processes_are_killed(tmp_path: Path) -
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]))
+    serve(Path(sys.argv[1]), int(sys.argv[2]))
