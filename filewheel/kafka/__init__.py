@@ -3,9 +3,9 @@
 Needs the extra `filewheel[kafka]`. Nothing else in filewheel imports this folder. A record passes through the folders
 in this order, and a module imports only from its own folder and from those to its left (tests/test_layers.py):
 
-    records | partition | node | client | topics | assemble
+    records | partition | node | client | topics | assemble | scheduling
 
-`topics` makes the topics, `assemble` puts a service together.
+`topics` makes the topics, `assemble` puts a service together. `scheduling` runs handlers on top of all that.
 """
 
 from filewheel.kafka.assemble import delay_service
@@ -14,11 +14,13 @@ from filewheel.kafka.node.listen import Listener
 from filewheel.kafka.node.service import DelayService, PartitionStatus
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.records.options import Policy
+from filewheel.kafka.scheduling.scheduler import KafkaScheduler
 from filewheel.kafka.topics import TopicReport, make_topics
 
 __all__ = [
     "DelayService",
     "Health",
+    "KafkaScheduler",
     "Listener",
     "PartitionStatus",
     "Policy",

@@ -66,6 +66,32 @@ def make_topics(
         raise cluster_error(error_of(exc), str(config.get("bootstrap.servers", ""))) from exc
 
 
+def make_call_topics(
+    config: Mapping[str, Any], calls: str, dead: str, *, partitions: int, replication: int, retention_s: float | None
+) -> list[TopicReport]:
+    """Make the topics of a scheduler, of its calls and of its dead letters, or check those that exist.
+
+    Raises BadArgument without confluent-kafka; NoBroker, NotAllowed, ClusterError.
+    """
+    kept = {"cleanup.policy": "delete", "retention.ms": FOREVER, "retention.bytes": FOREVER}
+    retention = FOREVER if retention_s is None else str(round(retention_s * 1000))
+    errors = client().KafkaException
+    try:
+        cluster = _Cluster(config)
+        return [
+            cluster.topic(
+                calls,
+                cluster.partitions(calls) or partitions,
+                replication,
+                {**kept, "retention.ms": retention},
+                alter=False,
+            ),
+            cluster.topic(dead, cluster.partitions(dead) or 1, replication, kept, alter=False),
+        ]
+    except errors as exc:
+        raise cluster_error(error_of(exc), str(config.get("bootstrap.servers", ""))) from exc
+
+
 def _wanted(policy: Policy, retention_s: float | None) -> dict[str, dict[str, str]]:
     """Return topic → settings that the service needs."""
     retention = FOREVER if retention_s is None else str(round(retention_s * 1000))

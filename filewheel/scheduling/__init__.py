@@ -6,5 +6,5 @@ A module imports from the library and only from modules to its left:
     zone expression cron recurrence
     | failure job options call handler schedule
     | lanes runner child process pool loop threads inline processes definitions
-    | verdict events settlements dispatcher engine scheduler aio
+    | verdict claims events settlements dispatcher engine signals scheduler aio
 """

@@ -16,9 +16,11 @@ from collections.abc import Callable
 from filewheel.checks import shown
 from filewheel.env import Clock
 from filewheel.errors import BadArgument, FilewheelError, WheelFull
-from filewheel.keeper import LOOK_S, Keeper
+from filewheel.format.settings import Sync
+from filewheel.keeper import LOOK_S
 from filewheel.message import SCHEDULE, US_PER_S, Message
 from filewheel.scheduling import verdict
+from filewheel.scheduling.claims import Claims
 from filewheel.scheduling.events import Telemetry
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.handler import Handler, Handlers
@@ -48,7 +50,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        keeper: Keeper,
+        keeper: Claims,
         handlers: Handlers,
         runners: dict[str, Runner],
         *,
@@ -60,7 +62,9 @@ class Dispatcher:
         telemetry: Telemetry,
         successor: Successor,
         fate: Fate,
+        puts_sync: Sync = "always",
     ) -> None:
+        """`puts_sync` is for outcomes with messages that a job enqueued."""
         if unknown not in UNKNOWN:
             raise BadArgument(f'unknown is "wait" or "bury", not {shown(unknown)}')
         self._keeper = keeper
@@ -87,7 +91,7 @@ class Dispatcher:
         """Counts of messages that did not begin, because they were cancelled. Threads append to it."""
         self._trouble: Exception | None = None
         """The error that prevented another thread from beginning or starting a call."""
-        self._settlements = Settlements(keeper, clock, telemetry)
+        self._settlements = Settlements(keeper, clock, telemetry, puts_sync)
         self._timed: set[Call] = set()
         self._is_sated = False
         """The last claim was empty, and no call has ended since."""

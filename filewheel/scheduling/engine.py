@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from filewheel.disk.hint import UNHEARD_S, StandbySleep
 from filewheel.disk.threads import started
-from filewheel.env import Env
+from filewheel.env import Clock, Env
 from filewheel.errors import Fenced, FilewheelError, Locked, disk_errors
 from filewheel.firing.reserve import fires_again
 from filewheel.keeper import Keeper
@@ -258,6 +258,7 @@ class Engine:
             telemetry=self._telemetry,
             successor=self._occurrences.next_of,
             fate=self._occurrences.fate_of,
+            puts_sync="always" if keeper.directory.settings.sync == "always" else "never",
         )
 
     def _runners(self, dispatcher: Dispatcher) -> dict[str, Runner]:
@@ -270,18 +271,7 @@ class Engine:
 
     def _end_calls(self, dispatcher: Dispatcher, runners: dict[str, Runner], at_least_s: float = 0.0) -> None:
         """Give running calls the grace time to end, and settle them. No other call begins."""
-        grace_s = max(self._grace_s, at_least_s)
-        for runner in runners.values():
-            runner.quiet()
-        if running := sum(r.busy() for r in runners.values()):
-            log.info("stopping: %d calls have %g s to end", running, grace_s)
-        end_us = self._clock.steady_us() + int(grace_s * US_PER_S)
-        while any(r.busy() for r in runners.values()) and self._clock.steady_us() < end_us:
-            dispatcher.step(fire=False)
-            if self._hurry.wait(_END_LOOK_S):
-                break
-        for runner in runners.values():
-            runner.stop()
+        end_calls(dispatcher, runners, max(self._grace_s, at_least_s), self._clock, self._hurry)
         _settle_all(dispatcher)
 
     def _end_in_hand(self, dispatcher: Dispatcher, runners: dict[str, Runner]) -> None:
@@ -328,6 +318,23 @@ class Engine:
             unwritten = unwritten or keeper.unwritten  # mutant: unwritten-later
         if unwritten is not None:
             raise unwritten  # mutant: unwritten-silent
+
+
+def end_calls(
+    dispatcher: Dispatcher, runners: Mapping[str, Runner], grace_s: float, clock: Clock, hurry: threading.Event
+) -> None:
+    """Give running calls this time to end, or until `hurry`; then abandon them. No other call begins."""
+    for runner in runners.values():
+        runner.quiet()
+    if running := sum(r.busy() for r in runners.values()):
+        log.info("stopping: %d calls have %g s to end", running, grace_s)
+    end_us = clock.steady_us() + int(grace_s * US_PER_S)
+    while any(r.busy() for r in runners.values()) and clock.steady_us() < end_us:
+        dispatcher.step(fire=False)
+        if hurry.wait(_END_LOOK_S):
+            break
+    for runner in runners.values():
+        runner.stop()
 
 
 def _settle_all(dispatcher: Dispatcher) -> FilewheelError | None:

@@ -11,18 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import queue
-import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 from filewheel.checks import check_choice, check_flag, check_number, check_path, check_whole, shown
 from filewheel.disk.disk import SYSTEM
-from filewheel.disk.threads import started
 from filewheel.env import Clock, Env
 from filewheel.errors import BadArgument
 from filewheel.firing.cancelled import Cancelled
@@ -41,12 +37,12 @@ from filewheel.scheduling.job import present_job
 from filewheel.scheduling.options import At, Delay, Options
 from filewheel.scheduling.runners.child import preparing
 from filewheel.scheduling.schedule import GRACE_US, Occurrences, Schedule, check_name, grace_us_of, key_of
+from filewheel.scheduling.signals import signals, until_signal
 from filewheel.wheel import Wheel
 
 log = logging.getLogger("filewheel.scheduling")
 
 STOP_S = 30.0
-_ENDED = 0
 
 
 class Scheduler(Definitions):
@@ -285,31 +281,12 @@ class Scheduler(Definitions):
         Raises Fenced when the wheel is a backup, or when another wheel of its set is promoted.
         """
         check_number("stop_s", stop_s, least=0)
-        with _signals() as asked:
+        with signals() as asked:
             self.start()
             engine = self._engine
             assert engine is not None
-            while engine.is_alive and not _comes(asked, 0.5):
-                pass
-            if self._engine is engine:
-                ending = threading.Thread(target=self._end, args=(stop_s, asked), name="filewheel-stop")
-                try:
-                    started(ending)
-                except OSError:
-                    self.stop(stop_s)  # no thread: a second signal does not end the wait
-                    asked.put(_ENDED)
-                if asked.get() != _ENDED:
-                    log.warning("second signal: running calls are abandoned, and offered again")
-                    engine.hurry()
-                if ending.ident is not None:
-                    ending.join()
+            until_signal(asked, engine, lambda: self._engine is engine, lambda: self.stop(stop_s))
             engine.check()
-
-    def _end(self, stop_s: float, asked: queue.SimpleQueue[int]) -> None:
-        try:
-            self.stop(stop_s)
-        finally:
-            asked.put(_ENDED)
 
     def wait_until_keeper(self, timeout_s: float | None = None) -> bool:
         """Wait until this process fires; return whether it does. Raises Fenced when it never will."""
@@ -345,36 +322,6 @@ class Scheduler(Definitions):
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
         """Call a function with each event (of these kinds); return a function that unsubscribes it."""
         return self._events.subscribe(callback, kinds)
-
-
-@contextmanager
-def _signals() -> Iterator[queue.SimpleQueue[int]]:
-    """Queue the numbers of SIGINT and SIGTERM in the main thread; do nothing in another one."""
-    # A SimpleQueue is reentrant, an Event is not: a signal may interrupt the main thread inside of it, and a second
-    # signal the handler of the first.
-    asked: queue.SimpleQueue[int] = queue.SimpleQueue()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        asked.put(number)
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _comes(asked: queue.SimpleQueue[int], within_s: float) -> bool:
-    """Wait for a signal; return whether one came."""
-    try:
-        asked.get(timeout=within_s)
-    except queue.Empty:
-        return False
-    return True
 
 
 class WheelOpener:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from filewheel.env import Clock
 from filewheel.errors import Damaged, DiskError, Fenced, FilewheelError, Locked, WheelFull
 from filewheel.format.settings import Sync
-from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S, Message
+from filewheel.scheduling.claims import Claims
 from filewheel.scheduling.events import Telemetry
 from filewheel.scheduling.verdict import Verdict
 
@@ -25,11 +25,11 @@ _FULL_RETRY_US = US_PER_S
 class Settlements:
     """The verdicts of one keeper's messages that are not written yet. Belongs to the dispatcher's thread."""
 
-    def __init__(self, keeper: Keeper, clock: Clock, telemetry: Telemetry) -> None:
+    def __init__(self, keeper: Claims, clock: Clock, telemetry: Telemetry, puts_sync: Sync) -> None:
         self._keeper = keeper
         self._clock = clock
         self._telemetry = telemetry
-        self._puts_sync: Sync = "always" if keeper.directory.settings.sync == "always" else "never"
+        self._puts_sync = puts_sync
         self._acknowledged: list[Message] = []
         self._verdicts: list[tuple[Message, Verdict]] = []
         self._retry_us = 0

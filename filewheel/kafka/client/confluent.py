@@ -131,7 +131,7 @@ class ConfluentTransport:
         if not self._exactly_once:
             return SharedSink(self._shared_producer(), barrier)
         config = {
-            **self._producing(),
+            **producing(self._config),
             "transactional.id": f"{self._group}.{self.topic}.{partition}",
             "transaction.timeout.ms": TRANSACTION_MS,
             "delivery.timeout.ms": TRANSACTION_MS // 3 * 2,
@@ -191,7 +191,7 @@ class ConfluentTransport:
                 self._producer.close(0.0)
                 self._producer = None
             if self._producer is None:
-                self._producer = SharedProducer(self._producing())
+                self._producer = SharedProducer(producing(self._config))
             return self._producer
 
     def _log_reader(self) -> LogReader:
@@ -206,18 +206,20 @@ class ConfluentTransport:
                 self._watcher = LogWatcher(self._reading("watch"), self._config, self.topic)
             return self._watcher
 
-    def _producing(self) -> dict[str, Any]:
-        return {
-            "linger.ms": 1,
-            "partitioner": "murmur2_random",  # the one of Java's clients: a key goes where they expect it
-            "topic.metadata.propagation.max.ms": 5000,
-            **self._config,
-            "enable.idempotence": True,
-            "acks": "all",
-            "message.max.bytes": 1_000_000_000,  # the brokers decide
-            "logger": log,
-            "error_cb": heard,
-        }
-
     def _reading(self, purpose: str) -> dict[str, Any]:
         return {**self._config, "group.id": f"{self._group}.{purpose}"}
+
+
+def producing(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a producer."""
+    return {
+        "linger.ms": 1,
+        "partitioner": "murmur2_random",  # the one of Java's clients: a key goes where they expect it
+        "topic.metadata.propagation.max.ms": 5000,
+        **config,
+        "enable.idempotence": True,
+        "acks": "all",
+        "message.max.bytes": 1_000_000_000,  # the brokers decide
+        "logger": log,
+        "error_cb": heard,
+    }

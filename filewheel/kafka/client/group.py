@@ -50,7 +50,7 @@ class GroupSource:
         """Return up to `limit` records. Raises ClusterError."""
         self._start_all()
         try:
-            messages = self._consumer.consume(limit, 0.01 if self._starts else timeout_s)
+            messages = self._consume(limit, 0.01 if self._starts else timeout_s)
         except self._client.KafkaException as exc:
             raise cluster_error(error_of(exc), self._topic) from exc
         records: list[Record] = []
@@ -64,6 +64,10 @@ class GroupSource:
                 records.append(record_of(message))
         errors, self._errors = self._errors, []
         return Polled(records, ends, gone, errors)
+
+    def _consume(self, limit: int, timeout_s: float) -> list[Message]:
+        """Return up to `limit` messages; waits for all of them, at most this time."""
+        return list(self._consumer.consume(limit, timeout_s))
 
     def start(self, partition: int, offset: int) -> None:
         """Read an owned partition from this offset on."""

@@ -85,10 +85,12 @@ class SharedProducer:
                 self._again.popleft()()
 
 
-class _Sending:
-    """One unit under way."""
+class Sending:
+    """One unit under way. It ends with its marker; None for a unit without one."""
 
-    def __init__(self, producer: SharedProducer, records: Sequence[Outgoing], marker: Outgoing, done: Done) -> None:
+    def __init__(
+        self, producer: SharedProducer, records: Sequence[Outgoing], marker: Outgoing | None, done: Done
+    ) -> None:
         self._producer = producer
         self._records = records
         self._marker = marker
@@ -155,7 +157,9 @@ class _Sending:
         return Outcome(End.REFUSED if refused else End.FAILED, left, refused, reason)
 
     def _send_marker(self) -> None:
-        if not self._producer.produce(self._marker, self._marker_answered):
+        if self._marker is None:
+            self._done(Outcome(End.DELIVERED))
+        elif not self._producer.produce(self._marker, self._marker_answered):
             self._producer.again(self._send_marker)
 
     def _marker_answered(self, error: KafkaError | None, message: Message | None) -> None:
@@ -164,7 +168,8 @@ class _Sending:
             return
         self._producer.note(error)
         end = End.UNDECIDED if self._producer.is_broken else End.FAILED
-        self._done(Outcome(end, frozenset(), reason=f"{self._marker.topic}: {error.str()}"))
+        topic = self._marker.topic if self._marker is not None else ""
+        self._done(Outcome(end, frozenset(), reason=f"{topic}: {error.str()}"))
 
 
 class SharedSink:
@@ -204,7 +209,7 @@ class SharedSink:
             if not self._is_closed:
                 done(outcome)
 
-        _Sending(self._producer, records, marker, done_unless_closed).send()
+        Sending(self._producer, records, marker, done_unless_closed).send()
 
     def close(self) -> None:
         """Report nothing more. What was queued still goes out."""

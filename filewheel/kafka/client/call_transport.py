@@ -1,0 +1,147 @@
+"""The clients of a scheduler: a producer for enqueues and outcomes, a consumer for each member of the group.
+
+Invariant: no client is made before it is needed, so that a program that only declares handlers opens nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from filewheel.errors import BadArgument, ClusterError, MissingTopic, NoBroker, TooLarge
+from filewheel.kafka.client.call_source import CallSource
+from filewheel.kafka.client.confluent import producing
+from filewheel.kafka.client.shared_sink import Sending, SharedProducer
+from filewheel.kafka.client.trouble import BY_SIZE, client, cluster_error, error_of, heard, log
+from filewheel.kafka.node.transport import Done, Listener
+from filewheel.kafka.records.record import Outgoing
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message
+
+ANSWER_S = 30.0
+NEW_TOPIC_S = (0.2, 0.5, 1.0)
+
+
+class SharedCallSink:
+    """The way out at least once: each outcome by itself, so that a refused one holds up no other."""
+
+    exactly_once = False
+
+    def __init__(self, producer: SharedProducer) -> None:
+        self._producer = producer
+        self._is_closed = False
+
+    def send(self, records: Sequence[Outgoing], positions: Mapping[int, object], group: Any, done: Done) -> None:
+        """Produce records. The source commits the positions."""
+        Sending(self._producer, records, None, lambda outcome: None if self._is_closed else done(outcome)).send()
+
+    def close(self) -> None:
+        """Report nothing more. What was queued still goes out."""
+        self._is_closed = True
+
+
+class ConfluentCalls:
+    """A cluster, for one scheduler. Raises BadArgument when confluent-kafka is not installed."""
+
+    def __init__(
+        self, config: Mapping[str, Any], delay: str, calls: str, dead: str, *, group: str, worker: str | None,
+        session_s: float,
+    ) -> None:  # fmt: skip
+        """`worker` names this worker's transactions; None for at least once."""
+        self._client = client()
+        self._config = dict(config)
+        self._topics = (delay, calls, dead)
+        self._group = group
+        self._worker = worker
+        self._session_ms = round(session_s * 1000)
+        self._lock = threading.Lock()
+        self._producer: SharedProducer | None = None
+
+    def check(self) -> None:
+        """Raise NoBroker, MissingTopic or NotAllowed unless the cluster has all three topics."""
+        found = self._listed()
+        for name in self._topics:
+            if name not in found:
+                hint = (
+                    "scheduler.make_topics() makes it"
+                    if name != self._topics[0]
+                    else f"`filewheel kafka init --topic {name}`"
+                )
+                raise MissingTopic(f"there is no topic {name}", hint=f"{hint}, if your user may see it at all")
+            if found[name].error is not None:
+                raise cluster_error(found[name].error, name)
+
+    def _listed(self) -> Any:
+        """Return all topics. A broker may not know one yet that was made a moment ago: then it is asked again."""
+        from confluent_kafka.admin import AdminClient
+
+        config: dict[str, Any] = {**self._config, "error_cb": heard}
+        admin = AdminClient(config, logger=log)
+        for wait_s in (*NEW_TOPIC_S, 0.0):
+            try:
+                found = admin.list_topics(timeout=ANSWER_S).topics
+            except self._client.KafkaException as exc:
+                raise cluster_error(error_of(exc), str(self._config["bootstrap.servers"])) from exc
+            if found.keys() >= set(self._topics):
+                break
+            threading.Event().wait(wait_s)
+        return found
+
+    def source(self, listener: Listener) -> CallSource:
+        """Join the group."""
+        config = {
+            **self._config,
+            "group.id": self._group,
+            "session.timeout.ms": self._session_ms,
+            "heartbeat.interval.ms": max(self._session_ms // 3, 100),
+            "partition.assignment.strategy": "cooperative-sticky",
+            "auto.offset.reset": "error",
+        }
+        return CallSource(config, self._topics[1], listener)
+
+    def sink(self) -> SharedCallSink:
+        """Return the way out."""
+        if self._worker is not None:
+            raise BadArgument("exactly_once is not there yet", hint="exactly_once=False")
+        return SharedCallSink(self._shared())
+
+    def send(self, record: Outgoing) -> None:
+        """Produce one record, and wait for all in-sync replicas. Raises ClusterError, TooLarge."""
+        answers: list[KafkaError | None] = []
+        answered = threading.Event()
+        producer = self._shared()
+
+        def answer(error: KafkaError | None, message: Message | None) -> None:
+            answers.append(error)
+            answered.set()
+
+        if not producer.produce(record, answer):
+            raise ClusterError("the producer's queue is full", hint="wait until the brokers answer")
+        if not answered.wait(ANSWER_S):
+            raise NoBroker(
+                f"{record.topic}: no answer after {ANSWER_S:g} s; the call may be enqueued later",
+                hint="check whether the brokers run",
+            )
+        if (error := answers[0]) is not None:
+            producer.note(error)
+            if error.name() == BY_SIZE:
+                raise TooLarge(f"{record.topic}: {error.str()}", hint="store the data elsewhere, and pass its id")
+            raise cluster_error(error, record.topic)
+
+    def close(self) -> None:
+        """Close the producer. What was sent gets some seconds to arrive."""
+        with self._lock:
+            producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close(5.0)
+
+    def _shared(self) -> SharedProducer:
+        with self._lock:
+            if self._producer is not None and self._producer.is_broken:
+                self._producer.close(0.0)
+                self._producer = None
+            if self._producer is None:
+                self._producer = SharedProducer(producing(self._config))
+            return self._producer

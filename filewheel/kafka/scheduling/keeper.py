@@ -1,0 +1,413 @@
+"""The calls of one worker: claimed from a consumer group, and ended by records, in place of the keeper of a wheel.
+
+A record that was read waits here until the dispatcher claims it. Once its call ended, the records of the outcome are
+produced; only then its offset counts as done, and is committed later. A crash at any point leaves an offset that is not
+done, so the next owner of the partition runs the call again.
+Owns the source, the sink, and the progress of each owned partition. One thread uses it, except for `begin`, `wake` and
+the answers of the sink.
+Invariants: an offset is done only after the cluster confirmed what its call ended with; nothing of a partition that
+was given away is produced or committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from filewheel.env import Clock
+from filewheel.errors import Damaged
+from filewheel.format.settings import Sync
+from filewheel.journal.settlement import Settlement
+from filewheel.kafka.node.transport import BEGINNING, End, Outcome
+from filewheel.kafka.records.record import Outgoing, Record
+from filewheel.kafka.scheduling.call import CallTopics, dead_of_record, message_of, record_of, records_of
+from filewheel.kafka.scheduling.progress import Position, Progress, is_done
+from filewheel.kafka.scheduling.transport import CallTransport
+from filewheel.message import US_PER_S, Message, MessageId
+
+log = logging.getLogger("filewheel.kafka.scheduling")
+
+POLL_S = 0.1
+"""The longest poll: a stop is noticed within this time."""
+READ = 500
+"""The most records of one poll, and of one partition that wait here; its reading pauses above."""
+COMMIT_US = US_PER_S
+BACK_OFF_US = 100_000
+"""The first wait after an outcome that was not produced; each next one doubles it."""
+BACK_OFF_MAX_US = 10 * US_PER_S
+DRAIN_US = 5 * US_PER_S
+"""How long running calls of a partition may end before it is given away."""
+
+Place = tuple[Progress, int]
+
+
+@dataclass(slots=True, eq=False)
+class _Ending:
+    """The end of a call that is not confirmed yet."""
+
+    records: list[Outgoing]
+    places: list[Place]
+    """The offsets that it ends: one, or more for a record that was produced twice. None for a planted occurrence."""
+    retry_us: int = 0
+    back_off_us: int = BACK_OFF_US
+
+    @property
+    def is_ours(self) -> bool:
+        return not self.places or any(progress.is_owned for progress, _ in self.places)
+
+
+class CallKeeper:
+    """Claims calls of the partitions that this member of the group owns, and ends them."""
+
+    def __init__(
+        self,
+        transport: CallTransport,
+        topics: CallTopics,
+        clock: Clock,
+        *,
+        in_flight: int,
+        plants: Callable[[int], Sequence[Message]],
+    ) -> None:
+        """`plants` returns the next occurrences of the declared schedules, at a time."""
+        self._topics = topics
+        self._clock = clock
+        self._in_flight = in_flight
+        self._plants = plants
+        self._partitions: dict[int, Progress] = {}
+        self._coming: set[int] = set()
+        """Assigned partitions whose committed position is not known yet."""
+        self._waiting: dict[int, deque[tuple[int, Message]]] = {}
+        """Read and not claimed, by partition: offset and call."""
+        self._paused: set[int] = set()
+        self._held: dict[bytes, tuple[Message, list[Place]]] = {}
+        self._begun: set[bytes] = set()
+        self._endings: deque[_Ending] = deque()
+        """Not sent, or to be sent again."""
+        self._sent: set[_Ending] = set()
+        self._answers: deque[tuple[list[_Ending], Outcome]] = deque()
+        """Appended to by the sink's thread."""
+        self._undecided: list[_Ending] = []
+        self._committed: dict[int, Position] = {}
+        self._commit_us = 0
+        self._awake = threading.Event()
+        self.on_drain: Callable[[], object] = lambda: None
+        """Called repeatedly while a partition is to be given away: takes outcomes of ended calls."""
+        self.has_polled = False
+        self._sink = transport.sink()
+        self._source = transport.source(self)
+
+    # -- what the dispatcher asks (scheduling/claims.py) -------------------------------------------------------
+
+    def now_us(self) -> int:
+        """Return the wall time: a worker calls what the delay service found due."""
+        return self._clock.now_us()
+
+    def check_may_fire(self) -> None:
+        """Do nothing: `begin` refuses calls of partitions that were given away."""
+
+    def claim(self, limit: int, *, at_most: Mapping[str, int], begun: bool) -> list[Message]:
+        """Return up to `limit` calls, in turn from each partition. `at_most` is not needed: no handler has a limit."""
+        limit = min(limit, self._in_flight - len(self._endings) - len(self._sent))  # mutant: kafka-unwritten-grows
+        claimed: list[Message] = []
+        queues = [(self._partitions[p], queue) for p, queue in self._waiting.items() if queue]
+        while queues and len(claimed) < limit:
+            for progress, queue in list(queues):
+                if len(claimed) < limit and queue and progress.has_room(queue[0][0]):
+                    self._claim_one(progress, queue, claimed)
+                else:
+                    queues.remove((progress, queue))
+        return claimed
+
+    def _claim_one(self, progress: Progress, queue: deque[tuple[int, Message]], claimed: list[Message]) -> None:
+        offset, message = queue.popleft()
+        if message.id in self._held:  # produced twice: one call for both  # mutant: kafka-twice-in-hand
+            self._held[message.id][1].append((progress, offset))
+            return
+        self._held[message.id] = message, [(progress, offset)]
+        claimed.append(message)
+
+    def has_passed_over(self, topic: str) -> bool:
+        """Return False: a claim passes over nothing."""
+        return False
+
+    def begin(self, what: list[MessageId], /) -> set[bytes]:
+        """Return the ids of calls whose partition was given away: the new owner runs them. Thread-safe."""
+        refused = set()
+        for id_ in what:
+            self._begun.add(id_)
+            if id_ not in self._held:  # mutant: kafka-revoked-begins
+                self._begun.discard(id_)
+                refused.add(bytes(id_))
+        return refused
+
+    def ack(self, what: list[MessageId], /) -> int:
+        """End calls that returned."""
+        for id_ in what:
+            self._end(id_, [])
+        return len(what)
+
+    def settle(self, settlements: Sequence[Settlement], /, *, sync: Sync) -> list[MessageId | None]:
+        """End calls by what a retry, a dead letter or a successor produces. Returns at once; it is sent by a poll."""
+        return [self._settle(settlement) for settlement in settlements]
+
+    def _settle(self, settlement: Settlement) -> MessageId | None:
+        held = self._held.get(settlement.id)
+        if held is None:
+            return None
+        records, moved = records_of(settlement, held[0], self._topics, self.now_us())
+        self._end(settlement.id, records)
+        return moved
+
+    def _end(self, id_: bytes, records: list[Outgoing]) -> None:
+        held = self._held.pop(id_, None)
+        self._begun.discard(id_)
+        if held is None:
+            log.info("a call ended after its partition went to another worker, which runs it again")
+            return
+        if records or self._sink.exactly_once:
+            self._endings.append(_Ending(records, held[1]))
+        else:
+            _finish(held[1])
+
+    def holds(self, id_: bytes, /) -> bool:
+        """Return whether a call is claimed and has not ended."""
+        return id_ in self._held
+
+    def wait(self, timeout_s: float, *, due: bool) -> bool:
+        """Poll; return whether a claim is worthwhile."""
+        self.poll(0 if self._awake.is_set() else timeout_s)
+        self._awake.clear()
+        return any(self._waiting.values())
+
+    def wake(self) -> None:
+        """Shorten the next wait; one that began lasts up to `POLL_S`. Thread-safe."""
+        self._awake.set()
+
+    # -- the log -----------------------------------------------------------------------------------------------
+
+    def poll(self, timeout_s: float) -> None:
+        """Read records, send what ended, take answers, commit. Raises ClusterError when the client cannot go on."""
+        self.has_polled = True
+        self._start_coming()
+        self._write()
+        polled = self._source.poll(READ, min(timeout_s, POLL_S))
+        for record in polled.records:
+            self._take(record)
+        for partition in polled.gone:
+            log.error(
+                "%s [%d]: calls that no worker has read were deleted by the topic's retention", self._topics.calls,
+                partition,
+            )  # fmt: skip
+            self._source.start(partition, BEGINNING)
+        for error in polled.errors:
+            log.warning("%s", error)
+        self._write()
+        self._pause()
+        self._commit()
+
+    def _take(self, record: Record) -> None:
+        progress = self._partitions.get(record.partition)
+        if progress is None or not progress.take(record.offset):
+            return
+        try:
+            message = message_of(record)
+        except Damaged as exc:
+            log.error("%s [%d] %d is a dead letter: %s", self._topics.calls, record.partition, record.offset, exc)
+            letter = dead_of_record(record, exc.what, self._topics)
+            self._endings.append(_Ending([letter], [(progress, record.offset)]))
+            return
+        self._waiting[record.partition].append((record.offset, message))
+
+    def _pause(self) -> None:
+        """Pause partitions with enough to do, so that the poll goes on whatever the handlers do."""
+        for partition, progress in self._partitions.items():
+            waits = len(self._waiting[partition])
+            if partition not in self._paused and (waits >= READ or progress.is_full):
+                self._paused.add(partition)
+                self._source.pause(partition)
+            elif partition in self._paused and waits < READ // 2 and not progress.is_full:
+                self._paused.discard(partition)
+                self._source.resume(partition)
+
+    # -- outcomes ----------------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        """Take the answers, and send what is to be sent."""
+        while self._answers:
+            self._answered(*self._answers.popleft())
+        if self._undecided:
+            self._decide()
+        self._endings = deque(e for e in self._endings if e.is_ours)  # mutant: kafka-revoked-is-written
+        now_us = self._clock.steady_us()
+        ready = [e for e in self._endings if e.retry_us <= now_us]
+        if not ready or (self._sink.exactly_once and (self._sent or self._undecided)):
+            return
+        self._endings = deque(e for e in self._endings if e.retry_us > now_us)
+        if self._sink.exactly_once:
+            self._send(ready, self._positions(ready), self._source.group())
+        else:
+            for ending in ready:
+                self._send([ending], {}, None)
+
+    def _send(self, unit: list[_Ending], positions: Mapping[int, Position], group: Any) -> None:
+        self._sent.update(unit)
+        records = [record for ending in unit for record in ending.records]
+        self._sink.send(records, positions, group, partial(self._answer, unit))
+
+    def _answer(self, unit: list[_Ending], outcome: Outcome) -> None:
+        """Note an outcome. On any thread."""
+        self._answers.append((unit, outcome))
+        self.wake()
+
+    def _answered(self, unit: list[_Ending], outcome: Outcome) -> None:
+        self._sent.difference_update(unit)
+        if outcome.end is End.DELIVERED:
+            for ending in unit:
+                _finish(ending.places)
+            return
+        log.warning("the outcomes of %d calls were not produced: %s; again later", len(unit), outcome.reason)
+        if outcome.end in (End.UNDECIDED, End.FENCED) and self._sink.exactly_once:
+            self._undecided = unit  # mutant: kafka-undecided-again
+            return
+        if self._sink.exactly_once:
+            self._again_apart(unit, outcome)
+            return
+        (ending,) = unit
+        ending.records = [ending.records[n] for n in sorted(outcome.left)]  # mutant: kafka-left-forgotten
+        self._again(ending)
+
+    def _again_apart(self, unit: list[_Ending], outcome: Outcome) -> None:
+        """Send a unit again: what was refused waits, and the rest does not wait for it."""
+        first = 0
+        for ending in unit:
+            refused = any(first <= n < first + len(ending.records) for n in outcome.refused)
+            first += len(ending.records)
+            if refused or not outcome.refused:
+                self._again(ending)
+            else:
+                self._endings.appendleft(ending)
+
+    def _again(self, ending: _Ending) -> None:
+        ending.retry_us = self._clock.steady_us() + ending.back_off_us
+        ending.back_off_us = min(ending.back_off_us * 2, BACK_OFF_MAX_US)
+        self._endings.append(ending)
+
+    def _decide(self) -> None:
+        """Ask the group how a transaction ended whose answer was lost: its positions are there, or they are not."""
+        places = {number: progress for number, progress in self._partitions.items() if progress.is_owned}
+        found = self._source.committed(list(places))
+        if found is None:
+            return
+        numbers = {progress: number for number, progress in places.items()}
+        unit, self._undecided = self._undecided, []
+        for ending in unit:
+            ours = [(found.get(numbers[p]), p, n) for p, n in ending.places if p in numbers]
+            if ours and all(is_done(place and Position(*place), n) for place, _, n in ours):
+                _finish(ending.places)
+            elif ours or not ending.places:
+                self._endings.append(ending)
+
+    # -- positions ---------------------------------------------------------------------------------------------
+
+    def _positions(self, unit: Sequence[_Ending] = ()) -> dict[int, Position]:
+        """Return the positions that differ from what was committed, as if these endings were done."""
+        also: dict[Progress, set[int]] = {}
+        for ending in unit:
+            for progress, offset in ending.places:
+                also.setdefault(progress, set()).add(offset)
+        found = {
+            number: progress.position(frozenset(also.get(progress, ())))
+            for number, progress in self._partitions.items()
+            if progress.is_owned
+        }
+        return {number: position for number, position in found.items() if self._committed.get(number) != position}
+
+    def _commit(self, *, wait: bool = False) -> None:
+        now_us = self._clock.steady_us()
+        if self._sink.exactly_once or (now_us < self._commit_us and not wait):
+            return
+        self._commit_us = now_us + COMMIT_US
+        positions = self._positions()
+        if positions:
+            self._committed.update(positions)
+            self._source.commit_positions(positions, wait=wait)
+
+    # -- the group (node/transport.py: Listener) ---------------------------------------------------------------
+
+    def assigned(self, partitions: Sequence[int]) -> None:
+        """Note partitions that are ours: they start once their committed positions are known."""
+        self._coming.update(partitions)
+        # A worker of an older program may have ended a schedule before it left.
+        self.plant()
+
+    def plant(self) -> None:
+        """Produce the next occurrence of each declared schedule; it takes the place of the one that waits."""
+        now_us = self.now_us()
+        self._endings += (_Ending([record_of(m, self._topics, now_us)], []) for m in self._plants(now_us))
+
+    def _start_coming(self) -> None:
+        if not self._coming:
+            return
+        found = self._source.committed(list(self._coming))
+        if found is None:
+            return
+        for number, place in found.items():
+            position = None if place is None else Position(*place)
+            self._partitions[number] = Progress(position)
+            self._waiting[number] = deque()
+            self._committed[number] = position or Position(0)
+            self._source.start(number, BEGINNING if position is None else position.offset)
+        self._coming.difference_update(found)
+
+    def revoked(self, partitions: Sequence[int]) -> None:
+        """Give partitions away: what waits is dropped, what runs may end and is produced, for some seconds."""
+        gone = set(map(self._partitions.get, partitions)) - {None}
+        for number in partitions:
+            self._waiting.get(number, deque()).clear()
+        for id_, (_, places) in list(self._held.items()):
+            if id_ not in self._begun and all(progress in gone for progress, _ in places):
+                del self._held[id_]
+        end_us = self._clock.steady_us() + DRAIN_US
+        pause = threading.Event()
+        while self._concerns(gone) and self._clock.steady_us() < end_us:
+            self.on_drain()
+            self._write()
+            pause.wait(0.01)
+        self._commit(wait=True)  # mutant: kafka-revoked-uncommitted
+        self.lost(partitions)
+
+    def _concerns(self, gone: set[Progress | None]) -> bool:
+        """Return whether calls of these partitions run, or their outcomes are on the way."""
+        held = (places for _, places in self._held.values())
+        endings = (e.places for e in (*self._endings, *self._sent, *self._undecided))
+        return any(progress in gone for places in (*held, *endings) for progress, _ in places)
+
+    def lost(self, partitions: Sequence[int]) -> None:
+        """Forget partitions: what runs is not produced, because their new owner runs it again."""
+        for number in partitions:
+            self._coming.discard(number)
+            self._paused.discard(number)
+            self._waiting.pop(number, None)
+            self._committed.pop(number, None)
+            progress = self._partitions.pop(number, None)
+            if progress is not None:
+                progress.is_owned = False
+        for id_, (_, places) in list(self._held.items()):
+            if not any(progress.is_owned for progress, _ in places):
+                del self._held[id_]
+
+    def close(self) -> None:
+        """Leave the group, after what ended was produced; it gets some seconds. Calls that run will run again."""
+        self._begun.clear()
+        self._source.close()
+        self._sink.close()
+
+
+def _finish(places: Sequence[Place]) -> None:
+    for progress, offset in places:
+        progress.finish(offset)

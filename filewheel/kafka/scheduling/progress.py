@@ -1,0 +1,98 @@
+"""How far one partition of the calls is done: its first offset that is not, and the done ones behind it.
+
+Calls end in any order, and a slow one must not make its successors run again after a crash. So the offset that is
+committed to the group carries the rest as its metadata: a bit for each offset from there on. That needs no topic of
+its own, and the group hands it to the next owner.
+Invariant: an offset is called done only after `finish`, or if the log has no call there.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import NamedTuple
+
+WINDOW = 16_384
+"""The most offsets from the first open one on: their bits fit into the 4096 bytes that brokers allow."""
+_VERSION = "1:"
+
+
+class Position(NamedTuple):
+    """What is committed to the group for a partition."""
+
+    offset: int
+    metadata: str = ""
+
+
+class Progress:
+    """The progress of one partition since it was assigned."""
+
+    def __init__(self, position: Position | None) -> None:
+        """Begin where the group stands; None at the first record of the log."""
+        self.start = position.offset if position is not None else 0
+        self._done_before = _unpack(position) if position is not None else frozenset()
+        """Offsets from `start` on that an earlier owner finished."""
+        self._open: dict[int, None] = {}
+        """Offsets that are not done, ascending."""
+        self._end = max((self.start, *(n + 1 for n in self._done_before)))
+        """All offsets below it are done or open, or were not read yet and are in `_done_before`."""
+        self._read = self.start
+        self.is_owned = True
+        """Whether this member still owns the partition."""
+
+    def take(self, offset: int) -> bool:
+        """Note a record that was read; return False if it is done, or was read before."""
+        if offset < self._read:
+            return False
+        self._read = offset + 1
+        self._end = max(self._end, self._read)
+        if offset in self._done_before:  # mutant: kafka-done-runs-again
+            return False
+        self._open[offset] = None
+        return True
+
+    def finish(self, offset: int) -> None:
+        """Note that a call is done."""
+        self._open.pop(offset, None)
+
+    def has_room(self, offset: int) -> bool:
+        """Return whether the call at an offset may begin: its end can be noted."""
+        return offset - self._first() < WINDOW
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more is to be read for now."""
+        return self._read - self._first() >= WINDOW
+
+    def position(self, also: frozenset[int] = frozenset()) -> Position:
+        """Return what to commit, as if the offsets `also` were done."""
+        first = next((n for n in self._open if n not in also), self._read)
+        bits = 0
+        for offset in range(first, min(self._end, first + WINDOW)):
+            is_done = offset in self._done_before or (offset < self._read and offset not in self._open)
+            if is_done or offset in also:
+                bits |= 1 << (offset - first)
+        if not bits:
+            return Position(first)
+        packed = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+        return Position(first, _VERSION + base64.b64encode(packed).decode())
+
+    def _first(self) -> int:
+        return next(iter(self._open), self._read)
+
+
+def is_done(position: Position | None, offset: int) -> bool:
+    """Return whether a committed position says that a call is done."""
+    return position is not None and (offset < position.offset or offset in _unpack(position))
+
+
+def _unpack(position: Position) -> frozenset[int]:
+    """Return the done offsets of a position; none for metadata of another program: those calls run again."""
+    if not position.metadata.startswith(_VERSION):
+        return frozenset()
+    try:
+        packed = base64.b64decode(position.metadata[len(_VERSION) :], validate=True)
+    except (ValueError, binascii.Error):
+        return frozenset()
+    bits = int.from_bytes(packed, "little")
+    return frozenset(position.offset + n for n in range(bits.bit_length()) if bits >> n & 1)

@@ -1,0 +1,51 @@
+"""What a scheduler on Kafka does not promise, and therefore refuses: at the definition, or at the call.
+
+A promise that holds only sometimes is worse than an error. Each reason here is a row of docs/kafka-scheduler.md.
+Invariant: whatever is not refused means the same as in the embedded scheduler, or the page says how it differs.
+"""
+
+from __future__ import annotations
+
+from filewheel.errors import BadArgument
+from filewheel.scheduling.options import Options
+
+REASONS: dict[str, tuple[str, str]] = {
+    "concurrency": ("it would hold for one worker, not for all of them", "limit the threads of each worker"),
+    "rate_per_s": ("it would hold for one worker, not for all of them", "give the handler a rate of its own"),
+    "coalesce": ("overdue calls are spread over the workers", 'a key with on_conflict="replace"'),
+    "sync": ("the brokers decide when records are on disk", "the topics' min.insync.replicas"),
+    "key": ("only a keyed delay topic has keys", "KafkaScheduler(keyed=True), and `filewheel kafka run --keyed`"),
+    "on_conflict": ("a topic cannot be asked who holds a key: the later call wins", 'on_conflict="replace"'),
+    "every": ("a schedule needs a key", "KafkaScheduler(keyed=True), and `filewheel kafka run --keyed`"),
+    "schedule": ("no worker can be asked for the schedules of the others", "declare it with @scheduler.every"),
+    "unschedule": (
+        "its next occurrence may be on the way to a worker",
+        "remove it from the program: it ends a day after its last worker declared it",
+    ),
+    "cancel": ("an id does not say where the record is", "a call with a key, and cancel(key=...)"),
+    "transaction": (
+        "without exactly_once=True a step and the next one are not one write",
+        "KafkaScheduler(exactly_once=True), or enqueue outside of the block",
+    ),
+    "drain": ("what is due is not known without a delay service", "run(), or a Scheduler on a wheel in tests"),
+    "wheel": ("there is no wheel here", "`filewheel kafka inspect` on a node of the delay service"),
+}
+"""What is refused → why, and what to do instead."""
+
+
+def refused(what: str) -> BadArgument:
+    """Return the error for something that is not kept on Kafka."""
+    why, instead = REASONS[what]
+    return BadArgument(f"{what} is not kept on Kafka: {why}", hint=instead)
+
+
+def check_options(options: Options, *, keyed: bool) -> None:
+    """Raise BadArgument for options of a call that are not kept on Kafka."""
+    if options.coalesce is not None and options.coalesce is not False:
+        raise refused("coalesce")
+    if options.sync is not None:
+        raise refused("sync")
+    if options.key is not None and not keyed:
+        raise refused("key")
+    if options.key is not None and options.on_conflict != "replace":
+        raise refused("on_conflict")
