@@ -88,7 +88,7 @@ def start(
     return subprocess.Popen(command, cwd=cwd, env=environment(**(env or {})), text=True, **{**pipes, **options})
 
 
-def finish(process: subprocess.Popen[str], stdin: str | None = None, timeout: float = 30) -> Result:
+def finish(process: subprocess.Popen[str], stdin: str | None = None, timeout: float = 120) -> Result:
     """Wait for a process, and return how it ended."""
     try:
         out, err = process.communicate(stdin, timeout=timeout)
@@ -185,7 +185,7 @@ class Terminal:
         """Type something."""
         os.write(self._fd, text.encode())
 
-    def finish(self, timeout: float = 30) -> Result:
+    def finish(self, timeout: float = 120) -> Result:
         """Wait for the end, and return everything that was printed."""
         end = time.monotonic() + timeout
         while self._read(0.1):

@@ -146,7 +146,7 @@ def run(code: str, *args: object, timeout: float = 60) -> str:
     return out
 
 
-def eventually(condition: Callable[[], Any], timeout_s: float = 20) -> Any:
+def eventually(condition: Callable[[], Any], timeout_s: float = 60) -> Any:
     """Wait until a condition holds, and return what it returned."""
     end = time.monotonic() + timeout_s
     while True:

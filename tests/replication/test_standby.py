@@ -52,7 +52,7 @@ class Watch:
 
     def end(self) -> Promotion | Exception | None:
         """Wait for its end."""
-        self.thread.join(20)
+        self.thread.join(60)
         (result,) = self.result
         return result
 
@@ -64,7 +64,7 @@ def watching(path: Path, disk: Callable[[str], OsDisk] = OsDisk, after_s: float 
         yield watch
     finally:
         watch.standby.stop()
-        watch.thread.join(20)
+        watch.thread.join(60)
         assert not watch.thread.is_alive()
 
 
