@@ -44,7 +44,7 @@ log = logging.getLogger("filewheel.kafka")
     help="all: also keep a wheel of each partition that another node owns, for a quick take-over.",
 )  # fmt: skip
 @click.option(
-    "--on-gap", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
+    "--on-gap", type=click.Choice(["stop", "skip"]), default="stop", show_default=True,
     help="When the log no longer holds the next record: stop that partition, or go on and count the loss.",
 )  # fmt: skip
 @click.option(
@@ -68,7 +68,7 @@ def run(
     node: str | None,
     exactly_once: bool,
     standby: Literal["none", "all"],
-    on_gap: Literal["fail", "skip"],
+    on_gap: Literal["stop", "skip"],
     on_target_error: Literal["retry", "dead-letter", "put-back"],
     listen: str,
     horizon: int | None,

@@ -106,17 +106,19 @@ class GroupSource:
         self._consumer.close()
 
     def _start_all(self) -> None:
-        """Start what can be started: right after an assignment the client refuses, and is asked again."""
+        """Assign each partition that can be started at its offset. One that the client refuses is tried again."""
         for partition, offset in list(self._starts.items()):
             where = self._client.TopicPartition(self._topic, partition, offset)
             try:
-                self._consumer.seek(where)
+                # Not `seek`: an answer that is under way could undo it. What comes of an old assignment is dropped.
+                self._consumer.incremental_unassign([where])
+                self._consumer.incremental_assign([where])
+                self._consumer.resume([where])
             except self._client.KafkaException as exc:
                 error = error_of(exc)
                 if error.name() not in ("_STATE", "_TIMED_OUT"):
                     raise cluster_error(error, f"{self._topic} [{partition}]") from exc
                 continue
-            self._consumer.resume([where])
             self._started.add(partition)
             del self._starts[partition]
 
@@ -142,7 +144,7 @@ class GroupSource:
 
     def _assigned(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         for partition in partitions:
-            partition.offset = self._client.OFFSET_BEGINNING
+            partition.offset = 0  # not "the beginning", which the client would ask for
         consumer.incremental_assign(partitions)
         consumer.pause(partitions)
         self._listener.assigned([p.partition for p in partitions])

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from filewheel.bridges.extra import need
-from filewheel.errors import NoBroker
+from filewheel.errors import ClusterError, NoBroker
 from filewheel.kafka.client.group import READING
 from filewheel.kafka.client.trouble import client, cluster_error, error_of, heard, log
 
@@ -65,6 +65,8 @@ class LogReader:
                 offsets.append(asked[where].result().offset)
         except self._client.KafkaException as exc:
             raise cluster_error(error_of(exc), f"{topic} [{partition}]") from exc
+        if min(offsets) < 0:  # -1001 without an error: the answer says nothing  # mutant: kafka-unknown-end-believed
+            raise ClusterError(f"{topic} [{partition}]: the brokers do not say where it ends", hint="call again")
         return offsets[0], offsets[1]
 
     def close(self) -> None:

@@ -10,95 +10,26 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
-from typing import Any, Protocol
 
-from filewheel.errors import ClusterError, FilewheelError, Locked, Outlived
-from filewheel.kafka.node.fire import Firing, Rendering, Waiting
+from filewheel.errors import ClusterError, FilewheelError, Locked, Outlived, WheelFull
+from filewheel.kafka.node.fire import Firing, Rendering
 from filewheel.kafka.node.loop import FireLoop
+from filewheel.kafka.node.owned import OpenWheel as OpenWheel
+from filewheel.kafka.node.owned import Owned as Owned
+from filewheel.kafka.node.owned import State as State
+from filewheel.kafka.node.owned import Wheel as Wheel
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.node.tally import Tally
 from filewheel.kafka.node.transport import End, Markers, Outcome, Sink, Transport
 from filewheel.kafka.partition.marker import Marker
-from filewheel.kafka.records.record import Record
 
 log = logging.getLogger("filewheel.kafka")
 
 RETRY_S = 1.0
 """The wait before a takeover is tried again that the cluster refused or did not answer."""
-
-
-class State(Enum):
-    """Where a partition of this node stands."""
-
-    RESTORING = "restoring"
-    """Ours; its wheel is opened and the log is read up to the end it had."""
-    ACTIVE = "active"
-    DRAINING = "draining"
-    FAILED = "failed"
-    """Ours, and not served: `error` says why."""
-    GONE = "gone"
-
-
-class Wheel(Waiting, Protocol):
-    """The wheel of a partition, as its owner uses it."""
-
-    @property
-    def position(self) -> int | None:
-        """The next offset to read; None if nothing was taken in yet."""
-
-    @property
-    def ingested(self) -> int:
-        """The offset after the last record that was taken in."""
-
-    @property
-    def waiting(self) -> int | None:
-        """How many records wait; None until they were counted."""
-
-    @property
-    def has_lost(self) -> bool:
-        """Whether it lost records since it was opened. Opened again, it has a position before them."""
-
-    def take_in(self, puts: Sequence[Any]) -> None: ...
-    def advance(self, offset: int) -> None:
-        """Note that the log has no record between `ingested` and this offset."""
-
-    def apply(self, marker: Marker) -> int:
-        """Drop what a marker says is done, and take in none of it afterwards."""
-
-    def housekeep(self) -> int | None: ...
-    def close(self) -> None: ...
-
-
-OpenWheel = Callable[[int], Wheel]
-"""Opens the wheel of a partition. Raises what the directory is wrong with."""
-
-
-class Owned:
-    """One partition of this node."""
-
-    def __init__(self, partition: int) -> None:
-        self.partition = partition
-        self.state = State.RESTORING
-        self.lock = threading.RLock()
-        """Held while the wheel takes in, is claimed from, or is closed."""
-        self.wheel: Wheel | None = None
-        self.sink: Sink | None = None
-        self.marker = Marker()
-        """The marker that was read at the takeover."""
-        self.firing: Firing | None = None
-        self.end = 0
-        """Where the log ended at the takeover: it fires once all before it was taken in."""
-        self.is_reading = False
-        self.is_paused = False
-        self.queue: deque[Sequence[Record] | int] = deque()
-        """Batches of records in their order; a number is the offset that the end of the log was seen at."""
-        self.queued = 0
-        self.error: FilewheelError | None = None
-        self.skipped = 0
-        """Offsets that the log no longer held."""
+_PASSING = (ClusterError, Locked, WheelFull)
+"""Troubles of a takeover that may pass."""
 
 
 class Owner:
@@ -205,14 +136,8 @@ class Owner:
                 return
             try:
                 self._take_over(owned)
-            except Outlived as exc:
-                self.fail(owned, exc)
-            except (ClusterError, Locked) as exc:
-                log.warning("partition %d: %s; trying again", owned.partition, exc)
-                owned.error = exc
-                self._later(RETRY_S, lambda: self._run(lambda: self._restore(owned)))
             except FilewheelError as exc:
-                self.fail(owned, exc)
+                self._again_or_fail(owned, exc, lambda: self._restore(owned))
 
     def _take_over(self, owned: Owned) -> None:
         """Open the sink, read the marker, open the wheel: then what the log holds from `start` on is missing."""
@@ -225,10 +150,7 @@ class Owner:
             if read > end:  # mutant: kafka-marker-ahead
                 if wheel is not owned.wheel:
                     self._closed(wheel, partition)
-                raise ClusterError(
-                    f"the log of partition {partition} ends at offset {end}, and offset {read - 1} was read before",
-                    hint="wait for its broker; if the topic was made anew, delete its markers and the data too",
-                )
+                raise _too_short(partition, end, read)
         except FilewheelError:
             sink.close()
             raise
@@ -244,18 +166,20 @@ class Owner:
             if not owned.is_reading:
                 start = max(wheel.position or 0, marker.low)
                 if start < first:
-                    start = self._over_gap(owned, start, first)
+                    if wheel.position is None and marker == Marker():
+                        # Nothing of it was ever read: it begins where its log does.
+                        owned.marker = marker.with_low(first)
+                    else:
+                        self._pass_gap(owned, start, first)
+                    start = first
                 wheel.advance(start)
                 owned.is_reading = True
                 self._start(partition, start)
             self.activate_if_whole(owned)
 
-    def _over_gap(self, owned: Owned, start: int, first: int) -> int:
-        """Return the first offset that is left; a partition of which nothing was ever read may begin there."""
-        assert owned.wheel is not None
-        if owned.wheel.position is None and owned.marker == Marker():
-            return first
-        if self._settings.on_gap == "fail":
+    def _pass_gap(self, owned: Owned, start: int, first: int) -> None:
+        """Go on at the first offset that is left, and count the others. Raises Outlived unless that was asked for."""
+        if self._settings.on_gap == "stop":
             raise Outlived(
                 f"the log of partition {owned.partition} begins at offset {first}; offset {start} is the next to read",
                 hint="give the topic a longer retention; `filewheel kafka run --on-gap skip` goes on without them",
@@ -263,7 +187,6 @@ class Owner:
         owned.skipped += first - start
         self._tally.count("skipped_offsets_total", first - start)
         log.error("partition %d: %d offsets were deleted before they were read", owned.partition, first - start)
-        return first
 
     def _fresh_sink(self, partition: int) -> tuple[Sink, Marker]:
         """Open a sink, then read the marker: in this order, so that no predecessor publishes one afterwards."""
@@ -315,18 +238,37 @@ class Owner:
             if owned.state in (State.RESTORING, State.ACTIVE):
                 owned.state = State.FAILED
 
-    def gap_seen(self, owned: Owned) -> None:
-        """The log lost the next record of a partition while it was read."""
-        wheel = owned.wheel
-        if wheel is None:
-            return
-        try:
-            first, _ = self._transport.range_of(owned.partition)
-            with owned.lock:
-                start = self._over_gap(owned, wheel.ingested, first)
-                self._start(owned.partition, start)
-        except FilewheelError as exc:
+    def _again_or_fail(self, owned: Owned, exc: FilewheelError, call: Callable[[], None]) -> None:
+        """Call once more after a wait if that may help; else serve the partition no more."""
+        if isinstance(exc, Outlived) or not isinstance(exc, _PASSING):  # mutant: kafka-passing-trouble-ends
             self.fail(owned, exc)
+            return
+        if str(exc) != str(owned.error):
+            log.warning("partition %d: %s; trying again", owned.partition, exc)
+        owned.error = exc
+        self._later(RETRY_S, lambda: self._run(call))
+
+    def gap_seen(self, owned: Owned) -> None:
+        """The log has no record at the next offset to read. What is left of it is asked in the background."""
+        self._run(lambda: self._read_on(owned))
+
+    def _read_on(self, owned: Owned) -> None:
+        """Read on behind a gap; wait while the log cannot be asked, or ends before what was read of it."""
+        try:
+            first, end = self._transport.range_of(owned.partition)
+            with owned.lock:
+                if owned.state not in (State.RESTORING, State.ACTIVE):
+                    return
+                start = owned.next_to_read()
+                if start > end:
+                    raise _too_short(owned.partition, end, start)
+                if start < first:
+                    self._pass_gap(owned, start, first)  # mutant: kafka-gap-unseen
+                    owned.queue.append(first)
+                self._start(owned.partition, max(start, first))
+                owned.error = None
+        except FilewheelError as exc:
+            self._again_or_fail(owned, exc, lambda: self._read_on(owned))
 
     def sink_finished(self, partition: int, outcome: Outcome) -> None:
         """Open a new sink for a partition whose last one is finished. Called on the thread of the fire loop.
@@ -388,3 +330,10 @@ class Owner:
             log.error("partition %d: closing its wheel failed: %s", partition, exc)
         with self._lock:
             self._open.discard(partition)
+
+
+def _too_short(partition: int, end: int, read: int) -> ClusterError:
+    return ClusterError(
+        f"the log of partition {partition} ends at offset {end}, and offset {read - 1} was read before",
+        hint="wait for its broker; if the topic was made anew, delete its markers and the data too",
+    )

@@ -42,6 +42,9 @@ POLL_S = 0.1
 HOUSEKEEPING_S = 0.2
 """The longest sleep of the housekeeping thread: what was put off runs within this time."""
 COMMIT_S = 5.0
+WAKE_S = 0.5
+"""How often the thread of `run` wakes. Python handles signals in the main thread, and a signal that the kernel gave to
+another thread wakes nobody."""
 REBUILD_S = 1.0
 """The wait before a wheel that lost records is filled from the log."""
 
@@ -58,6 +61,8 @@ class PartitionStatus:
     failures: int
     reason: str
     """Why it is not served, or why its last unit failed."""
+    skipped: int = 0
+    """Offsets that the log no longer held when they were to be read, since it was taken over."""
 
 
 class Node:
@@ -242,8 +247,10 @@ class DelayService:
         house = self._thread("house", self._house)
         standby = self._thread("standby", self._standby)
         poll = self._thread("poll", self._poll)
-        self._stop.wait()
-        poll.join()  # gives the partitions away: fire and intake are still needed
+        while not self._stop.wait(WAKE_S):  # mutant: kafka-signal-unheard
+            pass
+        while poll.is_alive():  # gives the partitions away: fire and intake are still needed
+            poll.join(WAKE_S)
         self._ended = True
         self.node.intake.end()
         intake.join()
@@ -334,4 +341,5 @@ def _status_of(owned: Owned) -> PartitionStatus:
         firing.counts.replaced if firing is not None else 0,
         firing.counts.failures if firing is not None else 0,
         reason,
+        owned.skipped,
     )

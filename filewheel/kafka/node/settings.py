@@ -14,7 +14,7 @@ class Settings:
     """Produce each unit with its marker in one transaction; readers of the targets then need read_committed."""
     standby: Literal["none", "all"] = "none"
     """With "all", this node also keeps a wheel of each partition that it does not own."""
-    on_gap: Literal["fail", "skip"] = "fail"
+    on_gap: Literal["stop", "skip"] = "stop"
     """What to do when the log no longer holds the next record: stop the partition, or go on with the first that is
     left and count the loss."""
     unit: int = 1000

@@ -42,6 +42,8 @@ class Standby:
         self._lock = threading.Lock()
         """Held while a wheel here is used, opened or closed."""
         self._wheels: dict[int, Wheel] = {}
+        self._followed: dict[int, Wheel] = {}
+        """The wheels that the follower reads for."""
         self._failed: set[int] = set()
         """Partitions that are not followed: the next owner will say why."""
 
@@ -53,6 +55,11 @@ class Standby:
                 self._close(partition)
             for partition in wanted - self._wheels.keys():
                 self._open(partition)
+            kept = {p: w.ingested for p, w in self._wheels.items() if self._followed.get(p) is w}
+            if kept.keys() != self._wheels.keys():
+                # A wheel that was closed and opened again may be behind what was read for it before.
+                self._follower.follow(kept)  # mutant: kafka-standby-reads-on
+            self._followed = dict(self._wheels)
             self._follower.follow({p: wheel.ingested for p, wheel in self._wheels.items()})
         polled, markers = self._follower.poll(self._settings.poll, timeout_s)
         for error in polled.errors:

@@ -1,0 +1,97 @@
+"""One partition of this node: where it stands, its wheel, its sink, and what was read for it and not taken in yet.
+
+Invariant: the queue has batches in the order of their offsets; only the thread of the poll appends to it, but for the
+first offset behind a gap.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Protocol
+
+from filewheel.errors import FilewheelError
+from filewheel.kafka.node.fire import Firing, Waiting
+from filewheel.kafka.node.transport import Sink
+from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.records.record import Record
+
+
+class State(Enum):
+    """Where a partition of this node stands."""
+
+    RESTORING = "restoring"
+    """Ours; its wheel is opened and the log is read up to the end it had."""
+    ACTIVE = "active"
+    DRAINING = "draining"
+    FAILED = "failed"
+    """Ours, and not served: `error` says why."""
+    GONE = "gone"
+
+
+class Wheel(Waiting, Protocol):
+    """The wheel of a partition, as its owner uses it."""
+
+    @property
+    def position(self) -> int | None:
+        """The next offset to read; None if nothing was taken in yet."""
+
+    @property
+    def ingested(self) -> int:
+        """The offset after the last record that was taken in."""
+
+    @property
+    def waiting(self) -> int | None:
+        """How many records wait; None until they were counted."""
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether it lost records since it was opened. Opened again, it has a position before them."""
+
+    def take_in(self, puts: Sequence[Any]) -> None: ...
+    def advance(self, offset: int) -> None:
+        """Note that the log has no record between `ingested` and this offset."""
+
+    def apply(self, marker: Marker) -> int:
+        """Drop what a marker says is done, and take in none of it afterwards."""
+
+    def housekeep(self) -> int | None: ...
+    def close(self) -> None: ...
+
+
+OpenWheel = Callable[[int], Wheel]
+"""Opens the wheel of a partition. Raises what the directory is wrong with."""
+
+
+class Owned:
+    """One partition of this node."""
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.state = State.RESTORING
+        self.lock = threading.RLock()
+        """Held while the wheel takes in, is claimed from, or is closed."""
+        self.wheel: Wheel | None = None
+        self.sink: Sink | None = None
+        self.marker = Marker()
+        """The marker that was read at the takeover."""
+        self.firing: Firing | None = None
+        self.end = 0
+        """Where the log ended at the takeover: it fires once all before it was taken in."""
+        self.is_reading = False
+        self.is_paused = False
+        self.queue: deque[Sequence[Record] | int] = deque()
+        """Batches of records in their order; a number is the offset that the end of the log was seen at."""
+        self.queued = 0
+        self.error: FilewheelError | None = None
+        self.skipped = 0
+        """Offsets that the log no longer held."""
+
+    def next_to_read(self) -> int:
+        """Return the offset after all that was taken in or is queued. Called under its lock."""
+        last = self.wheel.ingested if self.wheel is not None else 0
+        for item in reversed(self.queue):
+            return max(last, item if isinstance(item, int) else item[-1].offset + 1)
+        return last
