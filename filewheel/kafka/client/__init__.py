@@ -2,5 +2,6 @@
 
 A module imports only from those to its left:
 
-    trouble | group | reader follower log_watcher shared_sink transaction_sink | confluent | call_source call_transport
+    trouble | group | reader follower log_watcher shared_sink transaction_sink | confluent
+    | call_source call_transaction call_transport
 """

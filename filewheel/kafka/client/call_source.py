@@ -47,7 +47,7 @@ class CallSource(GroupSource):
     def commit_positions(self, positions: Mapping[int, tuple[int, str]], *, wait: bool = False) -> None:
         """Commit positions with their metadata."""
         place = self._client.TopicPartition
-        offsets = [place(self._topic, p, offset, metadata or None) for p, (offset, metadata) in positions.items()]
+        offsets = [place(self._topic, p, offset, metadata) for p, (offset, metadata) in positions.items()]
         try:
             self._consumer.commit(offsets=offsets, asynchronous=not wait)
         except self._client.KafkaException as exc:

@@ -9,8 +9,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from filewheel.errors import BadArgument, ClusterError, MissingTopic, NoBroker, TooLarge
+from filewheel.errors import ClusterError, MissingTopic, NoBroker, TooLarge
 from filewheel.kafka.client.call_source import CallSource
+from filewheel.kafka.client.call_transaction import TransactionCallSink
 from filewheel.kafka.client.confluent import producing
 from filewheel.kafka.client.shared_sink import Sending, SharedProducer
 from filewheel.kafka.client.trouble import BY_SIZE, client, cluster_error, error_of, heard, log
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 ANSWER_S = 30.0
 NEW_TOPIC_S = (0.2, 0.5, 1.0)
+TRANSACTION_MS = 15_000
+"""A dead worker's open transaction keeps its calls from the next owner for this long, or until it is back."""
 
 
 class SharedCallSink:
@@ -101,11 +104,22 @@ class ConfluentCalls:
         }
         return CallSource(config, self._topics[1], listener)
 
-    def sink(self) -> SharedCallSink:
+    def sink(self) -> SharedCallSink | TransactionCallSink:
         """Return the way out."""
-        if self._worker is not None:
-            raise BadArgument("exactly_once is not there yet", hint="exactly_once=False")
-        return SharedCallSink(self._shared())
+        if self._worker is None:
+            return SharedCallSink(self._shared())
+        config = {
+            **producing(self._config),
+            "transactional.id": f"{self._group}.{self._worker}",
+            "transaction.timeout.ms": TRANSACTION_MS,
+            "delivery.timeout.ms": TRANSACTION_MS // 3 * 2,
+        }
+        return TransactionCallSink(config, self._topics[1], self._partitions)
+
+    def _partitions(self) -> list[tuple[str, int]]:
+        """Return each partition of the three topics."""
+        found = self._listed()
+        return [(name, p) for name in self._topics if name in found for p in found[name].partitions]
 
     def send(self, record: Outgoing) -> None:
         """Produce one record, and wait for all in-sync replicas. Raises ClusterError, TooLarge."""

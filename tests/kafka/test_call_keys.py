@@ -1,0 +1,185 @@
+"""Keys and recurring work of the scheduler on Kafka: one call of a key waits, one occurrence of a schedule lives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from filewheel import Retry, current_job
+from filewheel.kafka import KafkaScheduler
+from filewheel.kafka.scheduling.occurrences import FORGOTTEN_US
+from filewheel.message import US_PER_S
+from filewheel.scheduling.schedule import key_of
+from tests.kafka.fake_calls import CallCluster
+from tests.kafka.workers import Worker, a_cluster, a_scheduler
+
+
+@pytest.fixture(params=[False, True], ids=["at-least-once", "exactly-once"])
+def cluster(request: pytest.FixtureRequest) -> CallCluster:
+    return a_cluster(exactly_once=request.param)
+
+
+def ticking(cluster: CallCluster, every_s: float = 60, **options: Any) -> tuple[KafkaScheduler, list[float]]:
+    """Return a scheduler with the schedule "tick", and the due times of its calls, in seconds after the start."""
+    scheduler = a_scheduler(cluster)
+    start_us = cluster.clock.now_us()
+    seen: list[float] = []
+
+    @scheduler.every(every_s, name="tick", **options)
+    @scheduler.on("tick", retry=Retry(limit=1, delay_s=10, jitter=0))
+    def tick() -> None:
+        seen.append((current_job().message.due_us - start_us) / US_PER_S)
+
+    return scheduler, seen
+
+
+def test_a_later_call_of_a_key_takes_the_place_of_the_waiting_one_and_a_cancel_ends_it(cluster: CallCluster) -> None:
+    scheduler = a_scheduler(cluster)
+    seen = []
+
+    @scheduler.on()
+    def reindex(why: str) -> None:
+        seen.append((why, current_job().message.key))
+
+    worker = Worker(scheduler, cluster)
+    for why in ("first", "second"):
+        reindex.options(key="reindex", on_conflict="replace").after(5, why)
+        worker.after(2)
+    worker.after(5)
+    assert seen == [("second", "reindex")]
+    reindex.options(key="reindex", on_conflict="replace").after(5, "third")
+    scheduler.cancel(key="reindex")
+    worker.after(10)
+    assert len(seen) == 1
+
+
+def test_the_retry_of_a_keyed_call_does_not_take_the_place_of_a_later_call(cluster: CallCluster) -> None:
+    scheduler = a_scheduler(cluster)
+    seen = []
+
+    @scheduler.on(retry=Retry(delay_s=5, jitter=0))
+    def work(what: str) -> None:
+        seen.append((what, current_job().attempt))
+        if current_job().attempt == 0 and what == "old":
+            raise ValueError
+
+    worker = Worker(scheduler, cluster)
+    work.options(key="k", on_conflict="replace").enqueue("old")
+    cluster.fire()
+    work.options(key="k", on_conflict="replace").after(60, "new")  # the old one is on its way to a worker
+    worker.after(1)
+    worker.after(10)
+    worker.after(60)
+    assert seen == [("old", 0), ("old", 1), ("new", 0)]
+
+
+def test_a_schedule_has_one_occurrence_with_any_number_of_workers(cluster: CallCluster) -> None:
+    scheduler, seen = ticking(cluster)
+    workers = [Worker(scheduler, cluster) for _ in range(3)]
+    for _ in range(25):
+        cluster.clock.advance(12)
+        cluster.fire()
+        for worker in workers:
+            worker.turn()
+    assert len(seen) == 5
+    assert len(set(seen)) == 5
+    assert [w.key for w in cluster.waiting] == [key_of("tick").encode()]
+
+
+def test_an_occurrence_that_was_produced_twice_has_one_successor(cluster: CallCluster) -> None:
+    scheduler, seen = ticking(cluster)
+    worker = Worker(scheduler, cluster)
+    worker.turn()
+    cluster.clock.advance(60)
+    cluster.fire(twice=True)
+    worker.turn()
+    assert len(cluster.waiting) == 1
+    worker.after(60)
+    assert len(set(seen)) == 2
+
+
+def test_a_killed_worker_s_occurrence_runs_again_and_the_schedule_goes_on(cluster: CallCluster) -> None:
+    scheduler, seen = ticking(cluster)
+    first = Worker(scheduler, cluster, holds=True)
+    first.turn()
+    first.after(60)
+    assert len(first.held.calls) == 1
+    first.killed()
+    second = Worker(scheduler, cluster)
+    second.turn()
+    second.turn()
+    assert len(seen) == 1
+    second.after(60)
+    assert len(seen) == 2
+
+
+def test_occurrences_that_were_missed_follow_their_policy(cluster: CallCluster) -> None:
+    scheduler, seen = ticking(cluster, missed="all")
+    worker = Worker(scheduler, cluster)
+    worker.turn()
+    cluster.clock.advance(180)
+    for _ in range(5):
+        worker.after(0)
+    assert len(set(seen)) == 3
+
+
+def test_an_occurrence_that_fails_is_retried_and_followed_once(cluster: CallCluster) -> None:
+    scheduler, _ = ticking(cluster)
+    attempts = []
+
+    @scheduler.every(60)
+    @scheduler.on(retry=Retry(limit=5, delay_s=40, factor=1, jitter=0))
+    def fails() -> None:
+        attempts.append(current_job().attempt)
+        raise ValueError
+
+    worker = Worker(scheduler, cluster)
+    worker.turn()
+    for _ in range(30):
+        worker.after(10)
+    assert attempts[:4] == [0, 1, 0, 1], "a retry comes before the next occurrence or not at all"
+    assert len(cluster.dead()) == attempts.count(1) or len(cluster.dead()) == attempts.count(1) - 1
+    assert sum(w.key == key_of("fails").encode() for w in cluster.waiting) <= 1
+
+
+def test_an_occurrence_waits_for_a_worker_that_declares_it_and_ends_after_a_day(cluster: CallCluster) -> None:
+    scheduler, seen = ticking(cluster)
+    first = Worker(scheduler, cluster)
+    first.turn()
+    first.keeper.close()
+    other = a_scheduler(cluster)
+    other.on("tick")(lambda: None)
+    old = Worker(other, cluster)
+    old.turn()
+    old.after(60)
+    old.after(60)
+    assert seen == []
+    assert len(cluster.waiting) == 1, "a program without the declaration passes it on"
+    old.keeper.close()
+    second = Worker(scheduler, cluster)
+    second.turn()
+    second.after(61)
+    assert len(seen) >= 1
+    second.keeper.close()
+    again = Worker(other, cluster)
+    again.turn()
+    again.after(FORGOTTEN_US / US_PER_S + 120)
+    again.after(61)
+    assert cluster.waiting == []
+
+
+def test_the_declared_definition_counts_not_the_stored_one(cluster: CallCluster) -> None:
+    old, _ = ticking(cluster, 60)
+    first = Worker(old, cluster)
+    first.turn()
+    first.keeper.close()
+    new, seen = ticking(cluster, 600)
+    second = Worker(new, cluster)
+    cluster.clock.advance(60)
+    cluster.fire()  # the occurrence of the old definition is on its way
+    second.turn()
+    for _ in range(60):
+        second.after(60)
+    assert len(seen) == 7
+    assert len(cluster.waiting) == 1
