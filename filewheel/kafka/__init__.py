@@ -3,24 +3,30 @@
 Needs the extra `filewheel[kafka]`. Nothing else in filewheel imports this folder. A record passes through the folders
 in this order, and a module imports only from its own folder and from those to its left (tests/test_layers.py):
 
-    records | partition | node | client | topics | assemble | scheduling
+    records | partition | node | levels | client | topics | assemble | scheduling
 
-`topics` makes the topics, `assemble` puts a service together. `scheduling` runs handlers on top of all that.
+`levels` is a smaller service, without wheels. `topics` makes the topics, `assemble` puts a service together.
+`scheduling` runs handlers on top of all that.
 """
 
-from filewheel.kafka.assemble import delay_service
+from filewheel.kafka.assemble import delay_service, level_service
+from filewheel.kafka.levels.naming import Level, level_for, parse_levels
+from filewheel.kafka.levels.service import LevelService, LevelStatus
 from filewheel.kafka.node.health import Health, Problem
 from filewheel.kafka.node.listen import Listener
 from filewheel.kafka.node.service import DelayService, PartitionStatus
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.records.options import Policy
 from filewheel.kafka.scheduling.scheduler import KafkaScheduler
-from filewheel.kafka.topics import TopicReport, make_topics
+from filewheel.kafka.topics import TopicReport, make_level_topics, make_topics
 
 __all__ = [
     "DelayService",
     "Health",
     "KafkaScheduler",
+    "Level",
+    "LevelService",
+    "LevelStatus",
     "Listener",
     "PartitionStatus",
     "Policy",
@@ -28,5 +34,9 @@ __all__ = [
     "Settings",
     "TopicReport",
     "delay_service",
+    "level_for",
+    "level_service",
+    "make_level_topics",
     "make_topics",
+    "parse_levels",
 ]

@@ -6,10 +6,15 @@ Invariant: nothing is written and no group is joined before the cluster has all 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
+from filewheel.checks import check_choice
+from filewheel.errors import BadArgument
 from filewheel.kafka.client.confluent import ConfluentTransport
+from filewheel.kafka.client.level_client import ConfluentLevels
+from filewheel.kafka.levels.naming import Level
+from filewheel.kafka.levels.service import LevelService
 from filewheel.kafka.node.rules import Rules
 from filewheel.kafka.node.service import DelayService
 from filewheel.kafka.node.settings import Settings
@@ -50,3 +55,33 @@ def delay_service(
 
     tally = Tally(policy.topic, policy.dead_letter_topic)
     return DelayService(transport, open_wheel, rules, rules.understand, settings, topics=topics, tally=tally)
+
+
+def level_service(
+    config: Mapping[str, Any],
+    topic: str,
+    levels: Sequence[Level],
+    *,
+    group: str,
+    node: str,
+    default_target: str = "",
+    on_target_error: Literal["retry", "dead-letter"] = "retry",
+) -> LevelService:
+    """Return a service that forwards the records of the topics of levels; its `run` serves. It keeps nothing on disk.
+
+    `topic` is the first part of the topics' names, as in `delays.5s`; `parse_levels("5s,1m")` makes levels.
+
+    Raises BadArgument without levels or without confluent-kafka; NoBroker, MissingTopic, NotAllowed.
+    """
+    if not levels:
+        raise BadArgument("a level is missing", hint="parse_levels('5s,30s,1m')")
+    check_choice("on_target_error", on_target_error, ("retry", "dead-letter"))
+    rules: dict[str, tuple[Level, Rules]] = {}
+    for level in levels:
+        policy = level.policy(topic, default_target=default_target, on_target_error=on_target_error)
+        rules[policy.topic] = (level, Rules(policy, node, ""))
+    names = ",".join(level.name for level in levels)
+    init = f"filewheel kafka init --bootstrap {config.get('bootstrap.servers', '')} --topic {topic} --levels {names}"
+    transport = ConfluentLevels(config, list(rules), policy.dead_letter_topic, group=group, node=node, init=init)
+    transport.check()
+    return LevelService(transport, rules)

@@ -8,12 +8,14 @@ Invariant: nothing is deleted, and no setting of an existing topic is changed un
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from filewheel.bridges.extra import need
+from filewheel.errors import BadArgument
 from filewheel.kafka.client.trouble import client, cluster_error, error_of, heard, log
+from filewheel.kafka.levels.naming import Level
 from filewheel.kafka.records.options import Policy
 
 ANSWER_S = 30.0
@@ -92,19 +94,61 @@ def make_call_topics(
         raise cluster_error(error_of(exc), str(config.get("bootstrap.servers", ""))) from exc
 
 
+def make_level_topics(
+    config: Mapping[str, Any],
+    topic: str,
+    levels: Sequence[Level],
+    *,
+    partitions: int = 12,
+    replication: int = -1,
+    retention_s: float | None = None,
+    alter: bool = False,
+) -> list[TopicReport]:
+    """Make a topic for each level and the dead-letter topic, or check those that exist.
+
+    `retention_s` is how long each keeps a record; None is a week, and at least twice the level. Otherwise as
+    `make_topics`.
+
+    Raises BadArgument without confluent-kafka; NoBroker, NotAllowed, ClusterError.
+    """
+    week_ms = 7 * 86_400_000
+    wanted = {}
+    for level in levels:
+        retention_ms = max(week_ms, 2 * level.delay_ms) if retention_s is None else round(retention_s * 1000)
+        if retention_ms <= level.delay_ms:
+            raise BadArgument(
+                f"the retention is {retention_ms / 1000:g} s, and records of the level {level.name} wait longer",
+                hint="a retention longer than the longest level and the longest outage together",
+            )
+        wanted[level.topic(topic)] = {**_DELAY_TOPIC, "retention.ms": str(retention_ms)}
+    dead = levels[0].policy(topic).dead_letter_topic
+    try:
+        cluster = _Cluster(config)
+        made = [
+            cluster.topic(name, cluster.partitions(name) or partitions, replication, settings, alter=alter)
+            for name, settings in wanted.items()
+        ]
+        return [*made, cluster.topic(dead, 1, replication, _DEAD_LETTERS, alter=alter)]
+    except client().KafkaException as exc:
+        raise cluster_error(error_of(exc), str(config.get("bootstrap.servers", ""))) from exc
+
+
+_DELAY_TOPIC = {
+    "cleanup.policy": "delete",
+    "retention.bytes": FOREVER,
+    "message.timestamp.type": "LogAppendTime",
+    "unclean.leader.election.enable": "false",
+}
+_DEAD_LETTERS = {"cleanup.policy": "delete", "retention.ms": FOREVER, "retention.bytes": FOREVER}
+
+
 def _wanted(policy: Policy, retention_s: float | None) -> dict[str, dict[str, str]]:
     """Return topic → settings that the service needs."""
     retention = FOREVER if retention_s is None else str(round(retention_s * 1000))
     return {
-        policy.topic: {
-            "cleanup.policy": "delete",
-            "retention.ms": retention,
-            "retention.bytes": FOREVER,
-            "message.timestamp.type": "LogAppendTime",
-            "unclean.leader.election.enable": "false",
-        },
+        policy.topic: {**_DELAY_TOPIC, "retention.ms": retention},
         policy.marker_topic: {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"},
-        policy.dead_letter_topic: {"cleanup.policy": "delete", "retention.ms": FOREVER, "retention.bytes": FOREVER},
+        policy.dead_letter_topic: _DEAD_LETTERS,
     }
 
 

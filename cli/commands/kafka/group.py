@@ -7,6 +7,7 @@ import click
 from ...failure import USAGE
 from ...verb import common, examples
 from .init import init
+from .levels import levels
 from .run import run
 
 
@@ -37,5 +38,5 @@ def command(ctx: click.Context) -> None:
         ctx.exit(USAGE)
 
 
-for _verb in (init, run):
+for _verb in (init, levels, run):
     command.add_command(_verb)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 import click
 
-from filewheel.kafka import Policy, TopicReport, make_topics
+from filewheel.kafka import Policy, TopicReport, make_level_topics, make_topics, parse_levels
 
 from ...failure import Failure
 from ...input.params import DURATION
@@ -34,6 +36,7 @@ from .cluster import Cluster, kafka_verb
     help="How long the delay topic keeps a record: longer than the longest delay and outage together.  "
     "[default: for ever]",
 )  # fmt: skip
+@click.option("--levels", default="", metavar="DUR,DUR,...", help="Make TOPIC.5s and so on, for `kafka levels`.")
 @click.option("--alter", is_flag=True, help="Change wrong settings of topics that exist.")
 def init(
     out: Output,
@@ -41,16 +44,23 @@ def init(
     partitions: int,
     replication: int | None,
     retention: int | None,
+    levels: str,
     alter: bool,
 ) -> None:
     """Make the topics of a delay service, or check those that exist.
 
     It makes TOPIC, TOPIC.cursor (the markers of what is done, compacted) and TOPIC.dlt (dead letters). Wrong settings
-    of existing topics are listed, and it exits with 3; --alter changes them.
+    of existing topics are listed, and it exits with 3; --alter changes them. With --levels it makes a topic for each
+    delay, which keeps its records for a week and at least twice the delay, and TOPIC.dlt.
     """
     with interruptible():
-        made = make_topics(
-            cluster.config, Policy(cluster.topic), partitions=partitions, replication=replication or -1,
+        make = (
+            functools.partial(make_level_topics, cluster.config, cluster.topic, parse_levels(levels))
+            if levels
+            else functools.partial(make_topics, cluster.config, Policy(cluster.topic))
+        )
+        made = make(
+            partitions=partitions, replication=replication or -1,
             retention_s=None if retention is None else retention / US_PER_S, alter=alter,
         )  # fmt: skip
     _print(out, made)

@@ -27,9 +27,10 @@ READING: dict[str, Any] = {
     "error_cb": heard,
 }
 """Settings of all consumers here."""
-_SERIOUS = frozenset(
+SERIOUS = frozenset(
     {"TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "SASL_AUTHENTICATION_FAILED", "_AUTHENTICATION"}
 )
+"""Errors after which reading cannot go on."""
 
 
 class GroupSource:
@@ -135,7 +136,7 @@ class GroupSource:
             if partition in self._started:
                 self._started.discard(partition)
                 gone.append(partition)
-        elif error.fatal() or name in _SERIOUS:
+        elif error.fatal() or name in SERIOUS:
             raise cluster_error(error, self._topic)
         else:
             self._errors.append(f"{self._topic}: {error.str()}")

@@ -1,0 +1,193 @@
+"""The seam of the levels on confluent-kafka: one consumer for the topics of all levels, and one producer.
+
+Owns both. Offsets are committed by the loop only. Invariant: a record is returned only of a partition that is ours.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from filewheel.bridges.extra import need
+from filewheel.errors import MissingTopic
+from filewheel.kafka.client.group import READING, SERIOUS, record_of
+from filewheel.kafka.client.shared_sink import Sending, SharedProducer
+from filewheel.kafka.client.trouble import client, cluster_error, error_of, heard, log
+from filewheel.kafka.levels.seam import Listener, Place, Polled
+from filewheel.kafka.node.transport import Done
+from filewheel.kafka.records.record import Outgoing, Record
+
+if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition
+
+ANSWER_S = 10.0
+NEW_TOPIC_S = (0.2, 0.5, 1.0)
+"""The waits before a missing topic is asked for again."""
+
+
+class ConfluentLevels:
+    """A cluster, for the topics of some levels. Raises BadArgument when confluent-kafka is not installed."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        topics: Sequence[str],
+        dead_letter_topic: str,
+        *,
+        group: str,
+        node: str,
+        init: str,
+    ) -> None:
+        """`init` is the command that makes the topics."""
+        self._client = client()
+        self._config = {"client.id": node, **config}
+        self._topics = list(topics)
+        self._dead_letter_topic = dead_letter_topic
+        self._group = group
+        self._init = init
+
+    def check(self) -> None:
+        """Raise NoBroker, MissingTopic or NotAllowed unless all topics are there."""
+        words: Any = need("confluent_kafka.admin", "kafka")
+        admin = words.AdminClient({**self._config, "error_cb": heard}, logger=log)
+        needed = [*self._topics, self._dead_letter_topic]
+        for wait_s in (*NEW_TOPIC_S, 0.0):
+            try:
+                found = admin.list_topics(timeout=ANSWER_S).topics
+            except self._client.KafkaException as exc:
+                raise cluster_error(error_of(exc), str(self._config.get("bootstrap.servers", ""))) from exc
+            missing = [name for name in needed if name not in found]
+            if not missing:
+                break
+            threading.Event().wait(wait_s)
+        if missing:
+            raise MissingTopic(f"there is no topic {', '.join(missing)}", hint=f"`{self._init}` makes the topics")
+        for name in needed:
+            if found[name].error is not None:
+                raise cluster_error(found[name].error, name)
+
+    def source(self, listener: Listener) -> LevelSource:
+        """Join the group."""
+        config = {
+            **READING,
+            **self._config,
+            "group.id": self._group,
+            "partition.assignment.strategy": "cooperative-sticky",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": False,
+            "queued.max.messages.kbytes": 4096,
+        }
+        return LevelSource(config, self._topics, listener)
+
+    def sender(self) -> LevelSender:
+        """Return the way out."""
+        return LevelSender(
+            {
+                "linger.ms": 1,
+                "partitioner": "murmur2_random",
+                "topic.metadata.propagation.max.ms": 5000,
+                **self._config,
+                "enable.idempotence": True,
+                "acks": "all",
+                "message.max.bytes": 1_000_000_000,
+                "logger": log,
+                "error_cb": heard,
+            }
+        )
+
+
+class LevelSource:
+    """A member of the group of all levels."""
+
+    def __init__(self, config: dict[str, Any], topics: Sequence[str], listener: Listener) -> None:
+        self._client = client()
+        self._listener = listener
+        self._own: set[Place] = set()
+        self._errors: list[str] = []
+        self._consumer = self._client.Consumer(config)
+        self._consumer.subscribe(list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+
+    def poll(self, limit: int, timeout_s: float) -> Polled:
+        """Return up to `limit` records. Raises ClusterError."""
+        try:
+            messages = self._consumer.consume(limit, timeout_s)
+        except (self._client.KafkaException, SystemError) as exc:
+            raise cluster_error(error_of(exc), "the topics of the levels") from exc
+        records: list[tuple[str, Record]] = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                if (message.topic(), message.partition()) in self._own:
+                    records.append((str(message.topic()), record_of(message)))
+            elif error.fatal() or error.name() in SERIOUS:
+                raise cluster_error(error, str(message.topic() or "the topics of the levels"))
+            else:
+                self._errors.append(f"{message.topic() or 'the client'}: {error.str()}")
+        errors, self._errors = self._errors, []
+        return Polled(records, errors)
+
+    def pause(self, place: Place) -> None:
+        """Fetch nothing of this partition; what was fetched already may still come."""
+        if place in self._own:
+            self._consumer.pause([self._client.TopicPartition(*place)])
+
+    def resume(self, place: Place) -> None:
+        """Fetch again."""
+        if place in self._own:
+            self._consumer.resume([self._client.TopicPartition(*place)])
+
+    def commit(self, offsets: Mapping[Place, int], *, wait: bool) -> None:
+        """Tell the group from which offsets the next owner reads."""
+        positions = [self._client.TopicPartition(*place, offset) for place, offset in offsets.items()]
+        try:
+            self._consumer.commit(offsets=positions, asynchronous=not wait)
+        except self._client.KafkaException as exc:
+            self._errors.append(f"offsets were not committed, these records may be doubled: {error_of(exc).str()}")
+
+    def close(self) -> None:
+        """Leave the group. Calls the listener for what is owned."""
+        self._consumer.close()
+
+    # Callbacks, on the thread that polls.
+
+    def _assigned(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        places = _places(partitions)
+        self._own.update(places)
+        consumer.incremental_assign(partitions)
+        self._listener.assigned(places)
+
+    def _revoked(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        places = _places(partitions)
+        self._listener.revoked(places)
+        self._own.difference_update(places)
+        consumer.incremental_unassign(partitions)
+
+    def _lost(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        places = _places(partitions)
+        self._listener.lost(places)
+        self._own.difference_update(places)
+        consumer.incremental_unassign(partitions)
+
+
+class LevelSender:
+    """The way out: an idempotent producer, made again when it met a fatal error."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._config = config
+        self._producer = SharedProducer(config)
+
+    def send(self, records: Sequence[Outgoing], done: Done) -> None:
+        """Produce records; `done` is called once each was confirmed or failed."""
+        if self._producer.is_broken:
+            self._producer.close(0.0)
+            self._producer = SharedProducer(self._config)
+        Sending(self._producer, records, None, done).send()
+
+    def close(self) -> None:
+        """Wait some seconds for what was sent."""
+        self._producer.close(5.0)
+
+
+def _places(partitions: Sequence[TopicPartition]) -> list[Place]:
+    return [(partition.topic, partition.partition) for partition in partitions]

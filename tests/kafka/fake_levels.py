@@ -1,0 +1,167 @@
+"""The topics of some levels in memory: logs, a group whose members learn of changes at their next poll, and refusals.
+
+A send stays in `under_way` until `finish` ends it. Invariant: what was committed is where the next owner begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from filewheel.kafka.levels.naming import Level, parse_levels
+from filewheel.kafka.levels.seam import Listener, Place, Polled
+from filewheel.kafka.levels.service import LevelService
+from filewheel.kafka.node.rules import Rules
+from filewheel.kafka.node.transport import Done, End, Outcome, Refusal
+from filewheel.kafka.records.options import OnTargetError
+from filewheel.kafka.records.record import Headers, Outgoing, Record
+from tests.support import FakeClock
+
+
+@dataclass
+class Send:
+    """Records under way."""
+
+    records: Sequence[Outgoing]
+    done: Done
+
+
+class FakeLevels:
+    """The cluster."""
+
+    def __init__(self, levels: str = "5s,1m", partitions: int = 1) -> None:
+        self.levels = parse_levels(levels)
+        self.clock = FakeClock(1_800_000_000_000_000)
+        self.logs: dict[Place, list[Record]] = {
+            (level.topic("delays"), n): [] for level in self.levels for n in range(partitions)
+        }
+        self.committed: dict[Place, int] = {}
+        self.members: list[FakeSource] = []
+        self.owner: dict[Place, FakeSource] = {}
+        self.out: list[Outgoing] = []
+        self.under_way: list[Send] = []
+        self.refused: dict[str, Refusal] = {}
+        self.auto = True
+        """Whether what is sent is answered at once."""
+
+    def put(self, level: str, value: bytes, *, partition: int = 0, target: str = "mails", headers: Headers = ()) -> int:
+        log = self.logs[f"delays.{level}", partition]
+        every = [*headers, *([("scheduler-target-topic", target.encode())] if target else [])]
+        log.append(Record(partition, len(log), b"k", value, every, self.clock.now_us() // 1000))
+        return len(log) - 1
+
+    def values(self, topic: str = "mails") -> list[bytes | None]:
+        return [record.value for record in self.out if record.topic == topic]
+
+    def rebalance(self) -> None:
+        for n, place in enumerate(sorted(self.logs)):
+            wanted = self.members[n % len(self.members)] if self.members else None
+            owner = self.owner.get(place)
+            if owner is not wanted:
+                if owner is not None:
+                    owner.leaving.append(place)
+                elif wanted is not None:
+                    self.owner[place] = wanted
+                    wanted.coming.append(place)
+
+    def finish(self) -> None:
+        """Answer what is under way."""
+        for send in self.under_way:
+            refused = {n: self.refused[r.topic] for n, r in enumerate(send.records) if r.topic in self.refused}
+            self.out += [record for n, record in enumerate(send.records) if n not in refused]
+            end = End.REFUSED if refused else End.DELIVERED
+            send.done(Outcome(end, frozenset(refused), refused, "refused" if refused else ""))
+        self.under_way = []
+
+    # The transport of a service.
+
+    def check(self) -> None:
+        """All topics are there."""
+
+    def source(self, listener: Listener) -> FakeSource:
+        return FakeSource(self, listener)
+
+    def sender(self) -> FakeLevels:
+        return self
+
+    def send(self, records: Sequence[Outgoing], done: Done) -> None:
+        self.under_way.append(Send(records, done))
+        if self.auto:
+            self.finish()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class FakeSource:
+    """A member."""
+
+    def __init__(self, cluster: FakeLevels, listener: Listener) -> None:
+        self.cluster = cluster
+        self.listener = listener
+        self.coming: list[Place] = []
+        self.leaving: list[Place] = []
+        self.next: dict[Place, int] = {}
+        self.paused: set[Place] = set()
+        cluster.members.append(self)
+        cluster.rebalance()
+
+    def poll(self, limit: int, timeout_s: float) -> Polled:
+        self._rebalanced()
+        records: list[tuple[str, Record]] = []
+        for place, offset in self.next.items():
+            if place not in self.paused:
+                found = self.cluster.logs[place][offset : offset + limit - len(records)]
+                records += [(place[0], record) for record in found]
+                self.next[place] = offset + len(found)
+        return Polled(records)
+
+    def _rebalanced(self) -> None:
+        if self.leaving:
+            places, self.leaving = self.leaving, []
+            self.listener.revoked(places)
+            for place in places:
+                del self.next[place], self.cluster.owner[place]
+            self.cluster.rebalance()
+        if self.coming:
+            places, self.coming = self.coming, []
+            for place in places:
+                self.next[place] = self.cluster.committed.get(place, 0)
+            self.listener.assigned(places)
+
+    def expelled(self) -> None:
+        """The group calls this member dead; it learns of it later."""
+        self.cluster.members.remove(self)
+        for place in list(self.next):
+            del self.cluster.owner[place]
+        self.cluster.rebalance()
+
+    def pause(self, place: Place) -> None:
+        self.paused.add(place)
+
+    def resume(self, place: Place) -> None:
+        self.paused.discard(place)
+
+    def commit(self, offsets: Mapping[Place, int], *, wait: bool) -> None:
+        assert offsets.keys() <= self.next.keys(), "committed what another member owns"
+        self.cluster.committed.update(offsets)
+
+    def close(self) -> None:
+        self.listener.revoked(list(self.next))
+        if self in self.cluster.members:
+            self.cluster.members.remove(self)
+            for place in self.next:
+                del self.cluster.owner[place]
+            self.cluster.rebalance()
+
+
+def rules_of(cluster: FakeLevels, on_target_error: OnTargetError = "retry") -> dict[str, tuple[Level, Rules]]:
+    found = {}
+    for level in cluster.levels:
+        policy = level.policy("delays", on_target_error=on_target_error)
+        found[policy.topic] = (level, Rules(policy, "node", ""))
+    return found
+
+
+def service_of(cluster: FakeLevels) -> LevelService:
+    return LevelService(cluster, rules_of(cluster), clock=cluster.clock)
