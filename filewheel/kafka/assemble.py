@@ -50,7 +50,7 @@ def delay_service(
 
     def open_wheel(partition: int, on_work: Callable[[Kept], None]) -> Partition:
         path = os.path.join(os.fspath(data), policy.topic, str(partition))
-        source = Source(topics.cluster_id, policy.topic, partition, topics.topic_id)
+        source = Source(topics.cluster_id, policy.topic, partition, topics.topic_id, policy.digest)
         return Partition(path, source, keyed=policy.keyed, on_work=on_work)
 
     tally = Tally(policy.topic, policy.dead_letter_topic)

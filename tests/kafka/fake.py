@@ -195,6 +195,13 @@ class FakeSink:
                 self.cluster.under_way.remove(unit)  # its transaction is aborted
         return self.cluster.put(b"", partition=self.partition, topic=f"{self.cluster.topic}.cursor", key=b"owner")
 
+    def publish(self, marker: Outgoing) -> None:
+        if self.cluster.is_down:
+            raise ClusterError("the cluster is down")
+        if self.exactly_once and self.epoch < self.cluster.epochs[self.partition]:
+            raise ClusterError("fenced")
+        self.cluster.append(marker)
+
     def send(self, records: Sequence[Outgoing], marker: Outgoing, done: Done) -> None:
         self.cluster.under_way.append(Unit(self, records, marker, done))
 

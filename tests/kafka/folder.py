@@ -26,7 +26,12 @@ class Folder:
     clock: FakeClock
     policy: Policy = Policy("delay")  # noqa: RUF009  (it never changes)
     topic_id: str = "one"
+    options: str = ""
+    """The digest of the policy."""
     wheels: dict[int, Partition] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.options = self.policy.digest
 
     def at(self, partition: int) -> Path:
         """Return where the wheel of a partition is."""
@@ -34,7 +39,7 @@ class Folder:
 
     def open(self, partition: int, on_work: Callable[[Kept], None]) -> Partition:
         """Open a wheel, or make it."""
-        source = Source("fake", self.policy.topic, partition, self.topic_id)
+        source = Source("fake", self.policy.topic, partition, self.topic_id, self.options)
         wheel = Partition(
             self.at(partition), source, keyed=self.policy.keyed, on_work=on_work, env=env_at(self.clock)
         )  # fmt: skip

@@ -144,6 +144,7 @@ class Rendering:
         self.topic = topic
         self.topic_id = topic_id
         self.is_diverted = False
+        self.options = "those of the test"
 
     def outgoing(self, partition: int, message: Message, fired_ms: int) -> Outgoing:
         topic = "absent" if message.payload.startswith(b"absent") else "target"
@@ -155,7 +156,7 @@ class Rendering:
         return Outgoing(f"{self.topic}.dlt", None, message.payload, [("reason", refusal.reason.encode())])
 
     def marker(self, partition: int, marker: Marker) -> Outgoing:
-        signed = replace(marker, topic_id=self.topic_id)
+        signed = replace(marker, topic_id=self.topic_id, options=self.options)
         return Outgoing(f"{self.topic}.cursor", b"%d" % partition, signed.pack(), partition=partition)
 
 

@@ -49,6 +49,7 @@ from filewheel.errors import WheelFull
 from filewheel.kafka.node.owner import State
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.node.transport import End, Refusal
+from filewheel.kafka.partition.marker import Marker
 from tests.kafka.fake import Cluster, Log
 from tests.kafka.folder import Folder, put
 from tests.kafka.hands import Hands
@@ -236,7 +237,9 @@ def test_10_a_partition_that_goes_while_its_log_is_read_goes_out_once(
     assert first.node.status()[0].state is State.RESTORING
     assert 0 < first.node.status()[0].ingested < 50
     first.node.source.close()
-    assert not [e for e in cluster.logs["delay.cursor", 0].entries if e.key == b"0"]  # it published no marker
+    (marker,) = [e.value for e in cluster.logs["delay.cursor", 0].entries if e.key == b"0"]
+    assert marker is not None
+    assert Marker.unpack(marker).steps == ()  # it only names the options
     second = nodes.start("b", exactly_once=exactly_once)
     second.run()
     assert cluster.values() == [b"%02d" % n for n in range(50)]

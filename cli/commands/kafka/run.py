@@ -60,6 +60,10 @@ log = logging.getLogger("filewheel.kafka")
 @click.option(
     "--keyed", is_flag=True, help="A record replaces the one that waits with its key; without value: cancels."
 )
+@click.option(
+    "--accept-options", is_flag=True,
+    help="Serve with another --horizon, --default-target or --keyed than before. What went out may go out again.",
+)  # fmt: skip
 def run(
     out: Output,
     cluster: Cluster,
@@ -74,6 +78,7 @@ def run(
     horizon: int | None,
     default_target: str,
     keyed: bool,
+    accept_options: bool,
 ) -> None:
     """Run one node of the delay service, until SIGTERM or Ctrl-C.
 
@@ -87,7 +92,7 @@ def run(
         cluster.topic, default_target=default_target, horizon_s=None if horizon is None else horizon / US_PER_S,
         on_target_error=on_target_error, keyed=keyed,
     )  # fmt: skip
-    settings = Settings(exactly_once=exactly_once, standby=standby, on_gap=on_gap)
+    settings = Settings(exactly_once=exactly_once, standby=standby, on_gap=on_gap, accept_options=accept_options)
     name = node or socket.gethostname()
     with log_lines(out, logging.WARNING if out.quiet else logging.INFO), Stop() as stop:
         try:

@@ -185,6 +185,14 @@ class SharedSink:
 
         Raises ClusterError.
         """
+        return self._put(self._barrier)
+
+    def publish(self, marker: Outgoing) -> None:
+        """Put a marker into the log, alone. Raises ClusterError."""
+        self._put(marker)
+
+    def _put(self, record: Outgoing) -> int:
+        """Produce one record and wait for its answer; return its offset."""
         answers: list[tuple[KafkaError | None, int]] = []
         answered = threading.Event()
 
@@ -192,14 +200,14 @@ class SharedSink:
             answers.append((error, (message.offset() or 0) if message is not None else 0))
             answered.set()
 
-        if not self._producer.produce(self._barrier, answer):
+        if not self._producer.produce(record, answer):
             raise ClusterError("the producer's queue is full", hint="wait until the brokers answer")
         if not answered.wait(OPEN_S):
-            raise NoBroker(f"{self._barrier.topic}: no answer after {OPEN_S:g} s", hint="check whether the brokers run")
+            raise NoBroker(f"{record.topic}: no answer after {OPEN_S:g} s", hint="check whether the brokers run")
         error, offset = answers[0]
         if error is not None:
             self._producer.note(error)
-            raise cluster_error(error, f"{self._barrier.topic} cannot be written")
+            raise cluster_error(error, f"{record.topic} [{record.partition}] cannot be written")
         return offset
 
     def send(self, records: Sequence[Outgoing], marker: Outgoing, done: Done) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from filewheel.errors import NoBroker
+from filewheel.errors import ClusterError, NoBroker
 from filewheel.kafka.client.trouble import BY_SIZE, FENCED, client, cluster_error, error_of, refusal_of
 from filewheel.kafka.node.transport import Done, End, Outcome, Refusal
 from filewheel.kafka.records.record import Outgoing
@@ -69,6 +69,19 @@ class TransactionSink:
             raise NoBroker(f"{self._barrier.topic}: no answer", hint="check whether the brokers run")
         self._producer = producer
         return offsets[0]
+
+    def publish(self, marker: Outgoing) -> None:
+        """Put a marker into the log, alone. What is left in the targets stays for the first unit to clean.
+
+        Raises ClusterError.
+        """
+        producer = self._producer
+        failed = self._fill(producer, [marker], is_alone=False)
+        if failed:
+            raise cluster_error(failed[0], f"{marker.topic} cannot be written")
+        outcome = self._commit(producer, frozenset())
+        if outcome.end is not End.DELIVERED:
+            raise ClusterError(f"{marker.topic}: {outcome.reason}", hint="look at the broker's log, then call again")
 
     def send(self, records: Sequence[Outgoing], marker: Outgoing, done: Done) -> None:
         """Produce the records and the marker in one transaction."""

@@ -45,7 +45,11 @@ class Waiting(Protocol):
 
 
 class Rendering(Protocol):
-    """Makes records of messages (render.py)."""
+    """Makes records of messages (rules.py)."""
+
+    @property
+    def options(self) -> str:
+        """The digest of the options that give the ids."""
 
     def outgoing(self, partition: int, message: Message, fired_ms: int) -> Outgoing:
         """Return the record that a due message becomes."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from filewheel.errors import ClusterError, FilewheelError, Locked, Outlived, WheelFull
+from filewheel.errors import BadArgument, ClusterError, FilewheelError, Locked, Outlived, WheelFull
 from filewheel.kafka.node.fire import Firing, Rendering
 from filewheel.kafka.node.loop import FireLoop
 from filewheel.kafka.node.owned import OpenWheel as OpenWheel
@@ -136,6 +137,8 @@ class Owner:
                 return
             try:
                 self._take_over(owned)
+            except BadArgument:
+                raise  # no partition can be served
             except FilewheelError as exc:
                 self._again_or_fail(owned, exc, lambda: self._restore(owned))
 
@@ -146,11 +149,17 @@ class Owner:
         try:
             first, end = self._transport.range_of(partition)
             wheel = owned.wheel or self._opened(partition)
-            read = max(wheel.position or 0, marker.ingested)
-            if read > end:  # mutant: kafka-marker-ahead
+            try:
+                read = max(wheel.position or 0, marker.ingested)
+                if read > end:  # mutant: kafka-marker-ahead
+                    raise _too_short(partition, end, read)
+                if wheel.position is None and marker == Marker():
+                    marker = marker.with_low(first)  # nothing of it was ever read: it begins where its log does
+                marker = self._signed(partition, marker, sink)
+            except FilewheelError:
                 if wheel is not owned.wheel:
                     self._closed(wheel, partition)
-                raise _too_short(partition, end, read)
+                raise
         except FilewheelError:
             sink.close()
             raise
@@ -166,11 +175,7 @@ class Owner:
             if not owned.is_reading:
                 start = max(wheel.position or 0, marker.low)
                 if start < first:
-                    if wheel.position is None and marker == Marker():
-                        # Nothing of it was ever read: it begins where its log does.
-                        owned.marker = marker.with_low(first)
-                    else:
-                        self._pass_gap(owned, start, first)
+                    self._pass_gap(owned, start, first)
                     start = first
                 wheel.advance(start)
                 owned.is_reading = True
@@ -199,10 +204,37 @@ class Owner:
             packed = self._markers.read(partition, barrier)
             marker = Marker() if packed is None else Marker.unpack(packed)
             self._check_topic(partition, marker)
-            return sink, marker
+            return sink, self.readable(partition, marker)
         except FilewheelError:
             sink.close()
             raise
+
+    def _signed(self, partition: int, marker: Marker, sink: Sink) -> Marker:
+        """Return the marker that counts. It names the options in the log before anything is taken in with them."""
+        options = self._rendering.options
+        if marker.options == options:
+            return marker
+        marker = replace(marker, options=options)
+        sink.publish(self._rendering.marker(partition, marker))  # mutant: kafka-marker-unsigned
+        return marker
+
+    def readable(self, partition: int, marker: Marker) -> Marker:
+        """Return what a marker says to this node. The ids of its steps mean nothing if other options gave them.
+
+        Raises BadArgument for other options, which ends the node: another may own the partition.
+        """
+        if marker.options in ("", self._rendering.options):
+            return marker
+        if not self._settings.accept_options:  # mutant: kafka-other-options
+            raise BadArgument(
+                f"partition {partition} was served by {marker.owner or 'a node'} with another --horizon, "
+                "--default-target or --keyed",
+                hint="give all nodes the same; after a change on purpose, remove the data directories of all nodes and "
+                "start the first with --accept-options",
+            )
+        log.warning("partition %d: it gets other options; from offset %d on, what went out goes out again",
+                    partition, marker.low)  # fmt: skip
+        return marker.for_other_options()  # mutant: kafka-steps-of-other-options
 
     def _check_topic(self, partition: int, marker: Marker) -> None:
         """Refuse a marker of another topic with the same name: it would call new records done."""

@@ -28,6 +28,11 @@ class Rules:
         self._node = node
         self._topic_id = topic_id
 
+    @property
+    def options(self) -> str:
+        """The digest of the options that give the ids."""
+        return self._policy.digest
+
     def understand(self, records: Sequence[Record]) -> list[Put]:
         """Return the puts of records. Cost: 6 µs a record."""
         return [self._put(record) for record in records]
@@ -45,7 +50,7 @@ class Rules:
 
     def marker(self, partition: int, marker: Marker) -> Outgoing:
         """Return the record that publishes a marker. It lies in the partition of the same number."""
-        signed = replace(marker, owner=self._node, topic_id=self._topic_id)
+        signed = replace(marker, owner=self._node, topic_id=self._topic_id, options=self.options)
         return Outgoing(self._policy.marker_topic, b"%d" % partition, signed.pack(), (), partition)
 
     def _put(self, record: Record) -> Put:

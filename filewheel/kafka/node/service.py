@@ -104,7 +104,7 @@ class Node:
         self.intake = Intake(self.owner, self.loop, understand, settings, self.tally)
         self.standby: Standby | None = None
         if settings.standby == "all":
-            self.standby = Standby(transport, opened, understand, settings, topics.partitions)
+            self.standby = Standby(transport, opened, understand, settings, topics.partitions, self.owner.readable)
         self.watch = LogWatch(transport, self.owner, self.tally, clock, run)
         self.watch.followed = self._followed
         self.intake.retention_ms = lambda: self.watch.retention_ms
@@ -298,7 +298,8 @@ class DelayService:
             try:
                 call()
             except BaseException as exc:
-                log.exception("a part of the service failed")
+                if not isinstance(exc, FilewheelError):
+                    log.exception("a part of the service failed")
                 self._failure = self._failure or exc
                 self._stop.set()
 

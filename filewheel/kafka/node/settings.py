@@ -17,6 +17,8 @@ class Settings:
     on_gap: Literal["stop", "skip"] = "stop"
     """What to do when the log no longer holds the next record: stop the partition, or go on with the first that is
     left and count the loss."""
+    accept_options: bool = False
+    """Serve a topic that was served with other options. What went out from the marker's `low` on goes out again."""
     unit: int = 1000
     """The most messages of one unit; at least once, as many may be produced twice after a crash."""
     poll: int = 1000

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 
-from filewheel.errors import ClusterError, FilewheelError
+from filewheel.errors import BadArgument, ClusterError, FilewheelError
 from filewheel.kafka.node.intake import Understand
 from filewheel.kafka.node.owner import OpenWheel, Wheel
 from filewheel.kafka.node.settings import Settings
@@ -32,12 +32,15 @@ class Standby:
         understand: Understand,
         settings: Settings,
         partitions: int,
+        readable: Callable[[int, Marker], Marker] = lambda partition, marker: marker,
     ) -> None:
         self._transport = transport
         self._follower: Follower = transport.follower()
         self._open_wheel = open_wheel
         self._understand = understand
         self._settings = settings
+        self._readable = readable
+        """Returns what a marker says to this node. Raises BadArgument, which ends the node."""
         self._every = frozenset(range(partitions))
         self._lock = threading.Lock()
         """Held while a wheel here is used, opened or closed."""
@@ -100,12 +103,14 @@ class Standby:
         markers = self._transport.markers()
         try:
             packed = markers.last(partition)
-            marker = Marker() if packed is None else Marker.unpack(packed)
+            marker = Marker() if packed is None else self._readable(partition, Marker.unpack(packed))
             first, _ = self._transport.range_of(partition)
             wheel = self._open_wheel(partition)
         except ClusterError as exc:
             log.warning("standby of partition %d: %s; trying again", partition, exc)
             return
+        except BadArgument:
+            raise  # this node has other options
         except FilewheelError as exc:
             self._failed.add(partition)
             log.error("standby of partition %d: %s", partition, exc)
@@ -145,7 +150,9 @@ class Standby:
         if wheel is None:
             return
         try:
-            wheel.apply(Marker.unpack(packed))
+            wheel.apply(self._readable(partition, Marker.unpack(packed)))  # mutant: kafka-standby-other-options
+        except BadArgument:
+            raise  # this node has other options
         except FilewheelError as exc:
             self._give_up(partition, exc)
 

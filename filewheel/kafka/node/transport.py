@@ -72,6 +72,9 @@ class Sink(Protocol):
         Raises ClusterError.
         """
 
+    def publish(self, marker: Outgoing) -> None:
+        """Put a marker into the log, alone, before the first unit. Waits for the cluster. Raises ClusterError."""
+
     def send(self, records: Sequence[Outgoing], marker: Outgoing, done: Done) -> None:
         """Produce the records, and the marker once each record is in the log; or all of them in one transaction.
 

@@ -39,6 +39,8 @@ class Marker:
     """The node that made it: for people."""
     topic_id: str = ""
     """The cluster's id of the delay topic; empty if unknown. A new topic of the same name begins again at offset 0."""
+    options: str = ""
+    """The digest of the options that gave the ids; empty if unknown. With others the steps mean nothing."""
 
     @property
     def offset(self) -> int:
@@ -117,6 +119,10 @@ class Marker:
         topic_id = self.topic_id or other.topic_id
         return replace(self, steps=steps, low=max(self.low, other.low), topic_id=topic_id)
 
+    def for_other_options(self) -> Marker:
+        """Return what is still true when the options change: the ids of its steps mean nothing then."""
+        return Marker(low=self.low)
+
     def with_low(self, low: int) -> Marker:
         """Return it with another `low`, if that is higher: what is done stays done."""
         return replace(self, low=max(low, self.low))
@@ -129,6 +135,7 @@ class Marker:
             "low": self.low,
             "owner": self.owner,
             "topic_id": self.topic_id,
+            "options": self.options,
         }
         return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -149,16 +156,16 @@ class Marker:
             )
         if version != VERSION or version is True:
             raise _damaged(f"its version is {version!r}")
-        owner, topic_id = fields.get("owner"), fields.get("topic_id")
-        if not isinstance(owner, str) or not isinstance(topic_id, str):
-            raise _damaged("its owner or topic_id is no text")
+        owner, topic_id, options = fields.get("owner"), fields.get("topic_id"), fields.get("options", "")
+        if not isinstance(owner, str) or not isinstance(topic_id, str) or not isinstance(options, str):
+            raise _damaged("its owner, topic_id or options is no text")
         steps = fields.get("done")
         if not isinstance(steps, list):
             raise _damaged("its list of what is done is missing")
         read = [_step(step) for step in steps]
         if list(_staircase(read)) != read:
             raise _damaged("its steps are out of order")
-        return cls(tuple(read), _offset(fields.get("low")), owner, topic_id)
+        return cls(tuple(read), _offset(fields.get("low")), owner, topic_id, options)
 
 
 def _staircase(steps: Iterable[Step]) -> tuple[Step, ...]:

@@ -11,11 +11,11 @@ Invariant: no record before the position is missing from a wheel that has it.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from filewheel.disk.directory import Directory
 from filewheel.disk.replace import replace_file
-from filewheel.errors import Damaged, WrongSource
+from filewheel.errors import BadArgument, Damaged, WrongSource
 from filewheel.format import layout
 from filewheel.format.sealed import seal, unseal
 
@@ -38,6 +38,8 @@ class Source:
     partition: int
     topic_id: str = ""
     """The cluster's id of the topic, empty if unknown: a topic that is made again begins at offset 0."""
+    options: str = ""
+    """The digest of the options that gave the records their ids, empty if unknown."""
 
     def is_same(self, other: Source) -> bool:
         """Return whether these are the same records; an unknown id of the topic fits any."""
@@ -50,7 +52,8 @@ class Source:
 def check_source(directory: Directory, source: Source) -> None:
     """Write the source into a wheel that has none, or compare. Durable on return. Called with the keeper's lock held.
 
-    Raises WrongSource when the wheel has records of another source; Damaged, OSError.
+    Raises WrongSource when the wheel has records of another source; BadArgument when other options gave them their ids;
+    Damaged, OSError.
     """
     found = _read_source(directory)
     if found is not None:
@@ -58,8 +61,15 @@ def check_source(directory: Directory, source: Source) -> None:
             raise WrongSource(
                 f"it holds records of {_named(found)}, not of {_named(source)}", path=directory.path, hint=_HINT
             )
-        if found.topic_id or not source.topic_id:
+        if source.options and found.options not in ("", source.options):  # mutant: kafka-wheel-of-other-options
+            raise BadArgument(
+                f"{directory.path}: it was filled with another --horizon, --default-target or --keyed",
+                hint="give all nodes the same options; or " + _HINT,
+            )
+        merged = replace(source, topic_id=found.topic_id or source.topic_id, options=found.options or source.options)
+        if merged == found:
             return
+        source = merged
     elif directory.checkpoint().deal or directory.disk.listdir(layout.JOURNAL):
         raise Damaged("it is missing, and the wheel has records", path=directory.place(SOURCE), hint=_HINT)
     replace_file(directory.disk, SOURCE, _SOURCE_TMP, seal(asdict(source)))

@@ -7,6 +7,8 @@ Invariant: a Policy is checked when it is made, and never changes.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -80,6 +82,12 @@ class Policy:
             raise BadArgument("keyed and on_target_error='put-back' exclude each other", hint="retry or dead-letter")
         if self.keyed and self.beyond_horizon == "roll":
             raise BadArgument("keyed and beyond_horizon='roll' exclude each other", hint="dead-letter")
+
+    @property
+    def digest(self) -> str:
+        """Return what tells the options from others that give a record another due, target or fate."""
+        fields = [self.horizon_ms, self.beyond_horizon, self.default_target, self.keyed]
+        return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:12]
 
     @property
     def marker_topic(self) -> str:
