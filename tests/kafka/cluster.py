@@ -88,8 +88,11 @@ class BrokerFailed(Exception):
 class Node:
     """One broker of a cluster: its folder, its two ports, its process."""
 
-    def __init__(self, program: Program, number: int, folder: Path, ports: tuple[int, int]) -> None:
+    def __init__(
+        self, program: Program, number: int, folder: Path, ports: tuple[int, int], java: tuple[str, ...] = ()
+    ) -> None:
         self.program, self.number, self.folder = program, number, folder
+        self._options = java
         self.port, self.controller = ports
         self.process: subprocess.Popen[bytes] | None = None
         self.log = folder / "out.log"
@@ -124,7 +127,7 @@ class Node:
             self._new_archive = archive.with_name(f"{archive.name}.{os.getpid()}.{self.number}")
             shared = [f"-XX:ArchiveClassesAtExit={self._new_archive}"]
         options = [f"-Xmx{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *shared]
-        command = self._java(options, "kafka.Kafka", str(self.folder / "server.properties"))
+        command = self._java([*options, *self._options], "kafka.Kafka", str(self.folder / "server.properties"))
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         self.process = _STARTER.submit(_spawn, command, self.log).result()
 
@@ -206,15 +209,25 @@ class Node:
 class Cluster:
     """One broker, or three with replication 3 and min.insync.replicas 2. Nodes are numbered from 1.
 
-    A cluster keeps its ports for its life, so that clients find a node again after a kill.
+    A cluster keeps its ports for its life, so that clients find a node again after a kill. `settings` are lines of
+    server.properties, `java` options of the virtual machine; both count before the ones here.
     """
 
-    def __init__(self, folder: Path, nodes: int = 1, *, port: int | None = None, settings: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int = 1,
+        *,
+        port: int | None = None,
+        settings: Iterable[str] = (),
+        java: Iterable[str] = (),
+    ) -> None:
         program = find_program()
         self.folder = folder
         ports = free_ports(2 * nodes) if port is None else list(range(port, port + 2 * nodes))
+        options = tuple(java)
         pairs = zip(ports[:nodes], ports[nodes:], strict=True)
-        self.nodes = {n: Node(program, n, folder / str(n), pair) for n, pair in enumerate(pairs, 1)}
+        self.nodes = {n: Node(program, n, folder / str(n), pair, options) for n, pair in enumerate(pairs, 1)}
         self._settings = "".join(f"{line}\n" for line in settings)
 
     @property
