@@ -173,7 +173,7 @@ class Terminal:
         self.text += data.decode("utf-8", "replace").replace("\r\n", "\n")
         return bool(data) or not ready
 
-    def wait_for(self, text: str, timeout: float = 60, meanwhile: Callable[[], object] = lambda: None) -> None:
+    def wait_for(self, text: str, timeout: float = 120, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Wait until this was printed; do something ten times a second until then."""
         end = time.monotonic() + timeout
         while text not in self.text:
@@ -192,7 +192,7 @@ class Terminal:
             if time.monotonic() > end:
                 self.process.kill()
                 break
-        code = self.process.wait(timeout=10)
+        code = self.process.wait(timeout=60)
         os.close(self._fd)
         return Result(code, self.text, "")
 

@@ -110,7 +110,7 @@ class Hang:
     def __call__(self, kind: str, name: str) -> None:
         if kind in self.kinds and "journal" in name and not self.over.is_set():
             self.begun.set()
-            self.over.wait(30)
+            self.over.wait(120)
 
 
 def erring(code: int, *kinds: str, times: int = 1 << 30, name: str = "journal") -> Fail:

@@ -110,7 +110,7 @@ def test_threads_of_a_child_that_begin_at_once_share_one_journal(wheel_dir: Path
             raised: list[BaseException] = []
 
             def play() -> None:
-                begin.wait(20)
+                begin.wait(120)
                 try:
                     for _ in range(50):
                         wheel.enqueue(b"x", delay=60)
@@ -139,11 +139,11 @@ def test_a_child_waits_for_no_lock_that_a_thread_of_its_parent_had(wheel_dir: Pa
     def hold() -> None:
         with wheel._opening, wheel._finder._lock:
             held.set()
-            done.wait(30)
+            done.wait(120)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert held.wait(30)
+    assert held.wait(120)
     try:
         assert in_child(os.fork, lambda: (wheel.enqueue(b"child", delay=60), wheel.peek())) == 0
     finally:

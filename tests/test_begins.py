@@ -104,11 +104,9 @@ def test_what_a_keeper_that_was_killed_had_begun_counts_as_stopped(wheel: Wheel,
         from filewheel import Keeper
         keeper = Keeper(sys.argv[1])
         assert len(keeper.claim()) == 2
-        pid = os.fork()
-        if pid == 0:
-            time.sleep(60)
-        print(pid, flush=True)
-        time.sleep(60)
+        if os.fork() == 0:
+            print(os.getpid(), flush=True)  # only now it has closed what it inherited, the lock of the table too
+        time.sleep(600)
         """,
         wheel_dir,
     )

@@ -114,7 +114,7 @@ def _run(line: str, where: Path) -> None:
         else:
             eventually((where / "handled").exists)
         shell.send_signal(signal.SIGTERM)
-    out, err = shell.communicate(timeout=60)
+    out, err = shell.communicate(timeout=120)
     assert shell.returncode == 0, (line, out, err)
     assert "Traceback" not in err
     assert "Error" not in err, (line, err)

@@ -242,7 +242,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(fw: Fw, args: list[str]) -> Non
     process.stdout.readline()
     process.stdout.close()
     process.stdout = None
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "Error" not in err
     assert "Traceback" not in err

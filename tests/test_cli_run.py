@@ -96,7 +96,7 @@ def test_a_reader_that_goes_away_ends_run_quietly_and_what_it_did_not_take_stays
     read = [json.loads(process.stdout.readline())["payload"] for _ in range(3)]
     process.stdout.close()
     process.stdout = None
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 1
     assert err == ""
     assert read == ["0", "1", "2"]
@@ -144,7 +144,7 @@ def test_run_refuses_a_wheel_with_a_schedule_that_is_far_away_and_the_schedule_g
 def test_run_on_a_wheel_that_a_scheduler_fires_does_not_stand_by_for_it(fw: Fw, app: Scheduler) -> None:
     app.enqueue("email", ["ann"], delay=3600)
     with app:
-        assert app.wait_until_keeper(20)
+        assert app.wait_until_keeper(120)
         fw.process("run", code=2)
 
 
@@ -367,18 +367,19 @@ def test_a_standby_ends_at_once_when_asked(fw: Fw, number: int) -> None:
 # -- signals --------------------------------------------------------------------------------------------------
 
 
+def _until_told(path: Path) -> str:
+    """Return the script of a command that has begun, and goes on when it is told."""
+    return f'touch "{path}/begun"; until [ -e "{path}/go" ]; do sleep 0.05; done; cat >> "{path}/done"'
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_finishes_what_is_in_hand_and_exits_with_0(fw: Fw, tmp_path: Path, number: int) -> None:
     fw.enqueue("--in", "0", "--lines", stdin="a\nb\n")
-    # It ends only after the signal was answered, however busy the machine is.
-    wait = f'until [ -e "{tmp_path}/go" ]; do sleep 0.05; done'
-    script = f'touch "{tmp_path}/begun"; {wait}; cat >> "{tmp_path}/done"'
-    with stopped(fw.start("run", "--", *SHELL, script)) as process:
+    with stopped(fw.start("run", "--", *SHELL, _until_told(tmp_path))) as process:
         eventually((tmp_path / "begun").exists)
         process.send_signal(number)
         assert process.stderr is not None
-        lines = iter(process.stderr.readline, "")
-        assert any("finishing 1 message in hand" in line for line in lines)
+        assert any("finishing 1 message in hand" in line for line in iter(process.stderr.readline, ""))
         (tmp_path / "go").touch()
         result = finish(process)
     assert result.code == 0
@@ -422,11 +423,12 @@ def test_an_idle_run_ends_at_once_when_asked(fw: Fw) -> None:
 
 def test_ctrl_c_in_the_terminal_does_not_reach_the_command(fw: Fw, tmp_path: Path) -> None:
     fw.enqueue("--in", "0", "x")
-    script = f'touch "{tmp_path}/begun"; sleep 1; cat > "{tmp_path}/done"'
-    terminal = Terminal("-C", fw.wheel, "run", "--", *SHELL, script)
+    terminal = Terminal("-C", fw.wheel, "run", "--", *SHELL, _until_told(tmp_path))
     with stopped(terminal.process):
         eventually((tmp_path / "begun").exists)
         os.killpg(terminal.process.pid, signal.SIGINT)  # what the terminal does: the whole foreground group
+        terminal.wait_for("finishing 1 message in hand")
+        (tmp_path / "go").touch()
         result = terminal.finish()
     assert result.code == 0
     assert (tmp_path / "done").read_text() == "x"

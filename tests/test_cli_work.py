@@ -47,7 +47,7 @@ crowd_of_3 = threading.Barrier(3)
 
 @scheduler.on()
 def crowd(name):
-    crowd_of_3.wait(20)
+    crowd_of_3.wait(120)
     pathlib.Path(name).touch()
 
 

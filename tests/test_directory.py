@@ -481,7 +481,7 @@ def test_a_wheel_that_two_make_at_once_has_one_salt_and_holds_what_both_enqueued
     def pause(what: str, name: str) -> None:
         if (what, name) == ("rename", "wheel.json"):
             is_half_done.set()
-            may_go_on.wait(20)
+            may_go_on.wait(120)
 
     def make(payload: bytes, fail: Callable[[str, str], None]) -> None:
         with Wheel.create(path, exist_ok=True, env=SYSTEM.using(disk=lambda where: FaultyDisk(where, fail))) as wheel:
@@ -490,7 +490,7 @@ def test_a_wheel_that_two_make_at_once_has_one_salt_and_holds_what_both_enqueued
     first = threading.Thread(target=make, args=(b"first", pause))
     second = threading.Thread(target=make, args=(b"second", lambda what, name: None))
     first.start()
-    assert is_half_done.wait(20)
+    assert is_half_done.wait(120)
     second.start()
     second.join(0.3)  # it waits for the first; one that did not would be done by now
     may_go_on.set()

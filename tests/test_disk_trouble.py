@@ -365,7 +365,7 @@ def test_a_flush_that_failed_in_the_background_is_told_by_close(wheel_dir: Path)
     wheel.enqueue(b"0", delay=60, sync=0.001)
     assert wheel._journal is not None
     assert wheel._journal.appender._flusher is not None
-    wheel._journal.appender._flusher.join(20)
+    wheel._journal.appender._flusher.join(120)
     with pytest.raises(Poisoned, match="a flush failed"):
         wheel.close()
 

@@ -182,7 +182,7 @@ def test_a_webhook_that_fails_twice_arrives_at_the_third_attempt_with_one_idempo
         assert [line_of(worker).split()[0] for _ in range(3)] == ["retried", "retried", "acknowledged"]
         worker.send_signal(signal.SIGTERM)
         assert finish(worker).code == 0
-    seen = [receiver.requests.get(timeout=20) for _ in range(3)]
+    seen = [receiver.requests.get(timeout=120) for _ in range(3)]
     assert seen == [("/shop", id_, '{"paid": true}')] * 3
     assert receiver.requests.empty()
     with Wheel(tmp_path / "webhooks.wheel") as wheel:
@@ -199,10 +199,10 @@ def test_a_webhook_that_is_refused_is_a_dead_letter_at_once_and_arrives_when_it_
         assert line_of(worker).startswith("dead ")
         (dead,) = webhooks(tmp_path, "dead")
         assert dead.endswith(" event:order-8 410: a retry would be refused too")
-        assert receiver.requests.get(timeout=20)[0] == "/gone"
+        assert receiver.requests.get(timeout=120)[0] == "/gone"
         webhooks(tmp_path, "revive", dead.split()[0])
         assert line_of(worker).startswith("acknowledged ")
-        assert receiver.requests.get(timeout=20)[0] == "/gone"
+        assert receiver.requests.get(timeout=120)[0] == "/gone"
     assert webhooks(tmp_path, "dead") == []
 
 

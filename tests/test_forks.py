@@ -251,11 +251,11 @@ def test_a_child_collects_what_it_inherited_though_a_thread_of_its_parent_was_us
     def hold() -> None:
         with mutex:
             held.set()
-            done.wait(30)
+            done.wait(120)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert held.wait(30)
+    assert held.wait(120)
 
     def body() -> None:
         nonlocal disk

@@ -283,7 +283,7 @@ def test_a_flusher_that_wakes_just_before_its_handle_is_closed_is_no_error_of_th
 
     appender.flush = flush_too_late  # type: ignore[method-assign]
     journal.put(10 * US_PER_S, 0, b"\x00\xa0\x80", b"x", sync=0.001)
-    assert awake.wait(20)
+    assert awake.wait(120)
     journal.close()
     assert appender._durable == appender.written == 1
     with Wheel(wheel_dir) as wheel:
@@ -296,7 +296,7 @@ def test_a_flusher_that_gets_to_run_only_after_its_handle_was_closed_ends_at_onc
     loop, closed = appender._flush_loop, threading.Event()
 
     def run_late() -> None:
-        assert closed.wait(20)
+        assert closed.wait(120)
         loop()
 
     appender._flush_loop = run_late  # type: ignore[method-assign]
@@ -306,7 +306,7 @@ def test_a_flusher_that_gets_to_run_only_after_its_handle_was_closed_ends_at_onc
     appender._flusher = None  # which `close` would wait for
     journal.close()
     closed.set()
-    thread.join(10)
+    thread.join(120)
     assert not thread.is_alive()
 
 

@@ -313,7 +313,7 @@ def test_batches_wait_for_what_comes_and_end_when_the_keeper_is_closed(wheel_dir
         while len(fired) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         keeper.close()
-        thread.join(10)
+        thread.join(120)
         assert not thread.is_alive()
         assert payloads(fired) == [b"now", b"soon"]
 

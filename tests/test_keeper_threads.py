@@ -44,7 +44,7 @@ class Threads:
 
     def end(self) -> None:
         for thread in self._threads:
-            thread.join(30)
+            thread.join(120)
             assert not thread.is_alive()
 
 
@@ -94,7 +94,7 @@ def test_a_claim_beside_a_retry_that_enters_its_key_leaves_that_retry_alone(
         def claim() -> None:
             thread = threading.Thread(target=lambda: found.append(len(keeper.claim())))
             thread.start()
-            thread.join(30)
+            thread.join(120)
 
         before_a_key_is_entered(monkeypatch, claim)
         moved_to = keeper.settle([Settlement(m.id, "retried", clock.wall_us + US_PER_S) for m in batch])
@@ -113,7 +113,7 @@ def test_a_retry_of_what_is_cancelled_while_it_enters_its_key_says_so_though_ano
             assert wheel.cancel(id_)
             thread = threading.Thread(target=keeper.claim)
             thread.start()
-            thread.join(30)
+            thread.join(120)
 
         before_a_key_is_entered(monkeypatch, cancel)
         assert keeper.nack(id_, delay=1) is None
@@ -131,16 +131,16 @@ def test_a_close_waits_for_a_retry_that_another_thread_writes(
 
         def linger() -> None:
             entered.set()
-            assert go_on.wait(30)
+            assert go_on.wait(120)
 
         before_a_key_is_entered(monkeypatch, linger)
         moved_to: list[object] = []
         threads.go(lambda: moved_to.append(keeper.nack(message, delay=1)))
-        assert entered.wait(30)
+        assert entered.wait(120)
         closing = threads.go(keeper.close)
         assert eventually(lambda: keeper._settler._tried._waiters or not closing.is_alive())  # type: ignore[attr-defined]
         go_on.set()
-        closing.join(30)
+        closing.join(120)
         threads.end()
         held = wheel.get(key="k")
         assert held is not None
@@ -207,7 +207,7 @@ def test_what_two_threads_put_back_at_once_is_written_when_both_calls_have_retur
             with trying_ids(directory, ids) as busy:
                 if threading.current_thread() is first:
                     has_lock.set()
-                    assert other_came.wait(30)
+                    assert other_came.wait(120)
                 else:
                     other_came.set()
                 yield busy
@@ -217,14 +217,14 @@ def test_what_two_threads_put_back_at_once_is_written_when_both_calls_have_retur
                 other_came.set()
 
         def put_back() -> None:
-            assert has_lock.wait(30)
+            assert has_lock.wait(120)
             assert keeper.nack(other, delay=60) is not None
 
         monkeypatch.setattr(locks, "trying_ids", trying)
         monkeypatch.setattr(keeper._settler, "_moving", ParsedEntries(keeper._settler._moving, came))
         thread = threads.go(put_back)
         assert keeper.nack(one, delay=60) is not None
-        thread.join(30)
+        thread.join(120)
         assert {m.root for m in wheel.list() if m.root} == {one.id, other.id}
 
 
@@ -274,7 +274,7 @@ def test_workers_put_back_what_one_thread_claims_until_another_closes_and_nothin
         for _ in range(4):
             threads.go(work)
         for _ in range(KEYED * 4):
-            assert done.acquire(timeout=30)
+            assert done.acquire(timeout=120)
         for _ in range(2):
             threads.go(keeper.close)
         threads.end()
@@ -296,12 +296,12 @@ def test_the_pipe_of_hints_stays_open_until_the_last_thread_has_done_waiting_at_
         pipes.append(fd)
         sleeping.set()
         assert eventually(lambda: keeper._hints._fd is None)  # closing has come as far as it can
-        closing.join(30)
+        closing.join(120)
         return wait_hint(fd, timeout_s)
 
     monkeypatch.setattr(keeper._disk, "wait_hint", waiting)
     threads.go(lambda: keeper.wait(due=False))
-    assert sleeping.wait(30)
+    assert sleeping.wait(120)
     closing = threads.go(keeper.close)
     threads.end()
     with pytest.raises(OSError, match="Bad file descriptor"):

@@ -669,7 +669,7 @@ print(taken)
 
 def test_of_eight_processes_that_enqueue_one_key_exactly_one_succeeds(wheel_dir: Path) -> None:
     children = [spawn(GRABBER, wheel_dir, 50, "reject") for _ in range(8)]
-    taken = [int(child.communicate(timeout=60)[0]) for child in children]
+    taken = [int(child.communicate(timeout=120)[0]) for child in children]
     assert sum(taken) == 1
     assert len(living(wheel_dir, "one")) == 1
 
@@ -677,7 +677,7 @@ def test_of_eight_processes_that_enqueue_one_key_exactly_one_succeeds(wheel_dir:
 def test_of_a_storm_of_processes_that_replace_one_key_one_message_is_left(wheel_dir: Path) -> None:
     children = [spawn(GRABBER, wheel_dir, 60, "replace") for _ in range(4)]
     with Keeper(wheel_dir):
-        assert all(int(child.communicate(timeout=60)[0]) == 60 for child in children)
+        assert all(int(child.communicate(timeout=120)[0]) == 60 for child in children)
     assert len(living(wheel_dir, "one")) == 1
 
 

@@ -91,14 +91,14 @@ def test_a_standby_that_waited_for_a_file_that_was_replaced_waits_for_the_new_on
 
     second._disk.open = telling  # type: ignore[method-assign]
     waiting.start()
-    assert has_opened.acquire(timeout=10)
+    assert has_opened.acquire(timeout=120)
     remove(wheel_dir / "keeper.lock")
     third.take("keeper", wait=False)
     first.release()  # the second one gets the lock of a file that has no name
-    assert has_opened.acquire(timeout=10)  # so it opens the new one
+    assert has_opened.acquire(timeout=120)  # so it opens the new one
     assert not second.held
     third.release()
-    waiting.join(10)
+    waiting.join(120)
     assert second.held
     second.check()
     second.release()
@@ -110,10 +110,10 @@ def test_a_scheduler_whose_lock_was_lost_becomes_the_keeper_again(tmp_path: Path
     scheduler = Scheduler(path)
     job = scheduler.on("job")(done.release)
     with scheduler:
-        assert scheduler.wait_until_keeper(10)
+        assert scheduler.wait_until_keeper(120)
         remove(path / "keeper.lock")
         job.enqueue()
-        assert done.acquire(timeout=20)
+        assert done.acquire(timeout=120)
     assert_whole(path)
 
 

@@ -187,7 +187,7 @@ def test_a_process_that_is_killed_between_the_two_writes_leaves_the_message_in_t
         wheel.enqueue(b"first", delay=60)
     """
     process = spawn(code, wheels.paths[0])
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL
     assert wheels.payloads(0) == [b"both", b"first"]
     assert wheels.payloads(1) == [b"both"]

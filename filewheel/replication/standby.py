@@ -68,7 +68,7 @@ class Standby:
         """
         report = on_event or (lambda _: None)
         failing_us: int | None = None
-        reported = ""
+        reported, epoch = "", 0
         while not self._stopped:
             roster = self._roster()
             if roster.role == "primary":
@@ -76,6 +76,8 @@ class Standby:
             if roster.epoch >= self._watched.epoch:
                 self._watched = roster
             roster = self._watched
+            if roster.epoch != epoch:  # mutant: standby-inherits
+                epoch, failing_us = roster.epoch, None  # the former primary failed, not this one
             began_us = self._clock.steady_us()
             why = self._look(roster)
             now_us = self._clock.steady_us()

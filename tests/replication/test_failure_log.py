@@ -112,7 +112,7 @@ def running(place: Place, path: Path) -> Iterator[Replicator]:
             yield replicator
         finally:
             replicator.stop()
-            thread.join(20)
+            thread.join(120)
 
 
 def state(replicator: Replicator, path: Path) -> str:
@@ -137,7 +137,7 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
 
 def meet(tries: threading.Semaphore, times: int) -> None:
     for _ in range(times):
-        assert tries.acquire(timeout=30)
+        assert tries.acquire(timeout=120)
 
 
 def test_a_primary_that_cannot_be_read_is_logged_once_with_the_way_out_and_once_when_it_is_back(

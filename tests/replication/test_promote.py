@@ -514,7 +514,7 @@ def test_with_a_replicator_running_it_lets_go_and_everything_is_there(place: Pla
         assert go(place, place.b).caught_up
         assert place.fire(place.b) == list("abcdef")
         replicator.stop()
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive()
 
 

@@ -38,7 +38,7 @@ def running(place: Place, path: Path, disk: object = OsDisk) -> Iterator[Replica
             yield replicator
         finally:
             replicator.stop()
-            thread.join(60)
+            thread.join(120)
             assert not thread.is_alive()
             assert not [t for t in threading.enumerate() if t.name.startswith("filewheel-link")]
 
@@ -260,7 +260,7 @@ def test_when_the_set_is_dissolved_it_ends_with_an_error(place: Place) -> None:
         thread = in_thread(run)
         eventually(lambda: state(replicator, place.b) == "following")
         remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock))
-        thread.join(60)
+        thread.join(120)
     assert len(remaining) == 1
     with pytest.raises(BadArgument, match="interval_s"):
         Replicator(place.a, interval_s=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,28 +21,44 @@ from filewheel.replication.promote import Promotion, promote
 from filewheel.replication.standby import Standby
 from filewheel.roster.roster import Roster, change_roster
 from tests.replication.support_sets import Place, in_thread, place, role_of
-from tests.support import FaultyDisk, eventually, lose
+from tests.support import FakeClock, FaultyDisk, eventually, lose
 
 __all__ = ["place"]
 
-AFTER_S = 0.2
+AFTER_S = 120.0
+"""Longer than any probe takes, however busy the machine is: a primary that is silent for so long is lost."""
+LOOKS = 8
+"""The looks in so long, if the time passes by itself."""
 
 
 class Watch:
-    """A standby in a thread, by the real clock."""
+    """A standby in a thread. Its time passes with each look, or, with `passes_s=0`, when `clock` is moved."""
 
-    def __init__(self, path: Path, disk: Callable[[str], OsDisk] = OsDisk, after_s: float = AFTER_S) -> None:
-        self.standby = Standby(path, after_s=after_s, env=SYSTEM.using(disk=disk))
+    def __init__(
+        self,
+        path: Path,
+        disk: Callable[[str], OsDisk] = OsDisk,
+        after_s: float = AFTER_S,
+        passes_s: float = AFTER_S / LOOKS,
+    ) -> None:
+        self.clock = FakeClock()
+        self.standby = Standby(path, after_s=after_s, env=SYSTEM.using(disk=disk, clock=self.clock))
         self.said: list[str] = []
         self.result: list[Promotion | Exception | None] = []
         self.looked = 0
         inner = self.standby._look
 
         def look(roster: Roster) -> str:
+            found = inner(roster)
             self.looked += 1
-            return inner(roster)
+            return found
+
+        def rest() -> None:
+            self.clock.advance(passes_s)
+            time.sleep(0.005)
 
         self.standby._look = look  # type: ignore[method-assign]
+        self.standby._rest = rest  # type: ignore[method-assign]
         self.thread = in_thread(self._run)
 
     def _run(self) -> None:
@@ -52,26 +69,31 @@ class Watch:
 
     def end(self) -> Promotion | Exception | None:
         """Wait for its end."""
-        self.thread.join(60)
+        self.thread.join(120)
         (result,) = self.result
         return result
 
 
 @contextmanager
-def watching(path: Path, disk: Callable[[str], OsDisk] = OsDisk, after_s: float = AFTER_S) -> Iterator[Watch]:
-    watch = Watch(path, disk, after_s)
+def watching(
+    path: Path,
+    disk: Callable[[str], OsDisk] = OsDisk,
+    after_s: float = AFTER_S,
+    passes_s: float = AFTER_S / LOOKS,
+) -> Iterator[Watch]:
+    watch = Watch(path, disk, after_s, passes_s)
     try:
         yield watch
     finally:
         watch.standby.stop()
-        watch.thread.join(60)
+        watch.thread.join(120)
         assert not watch.thread.is_alive()
 
 
-def looks(watch: Watch, count: int = 8) -> None:
+def looks(watch: Watch, count: int = 2 * LOOKS) -> None:
     """Wait until the standby has looked some times more, or has ended."""
     end = watch.looked + count
-    eventually(lambda: watch.looked >= end or watch.result)
+    eventually(lambda: watch.looked >= end or watch.result, 120)
 
 
 @pytest.mark.parametrize("how", ["deleted", "another wheel"])
@@ -124,10 +146,10 @@ def test_a_disk_that_hangs_counts_as_failed_and_is_asked_once(place: Place, monk
     def disk(path: str) -> OsDisk:
         if path == str(place.a):
             asked.append(path)
-            answers.wait(30)
+            answers.wait(120)
         return OsDisk(path)
 
-    with watching(place.b, disk) as watch:
+    with watching(place.b, disk, after_s=0.2, passes_s=0.1) as watch:
         done = watch.end()
         assert isinstance(done, Promotion)
         assert done.unreachable == [str(place.a)]
@@ -139,13 +161,16 @@ def test_a_disk_that_hangs_counts_as_failed_and_is_asked_once(place: Place, monk
 
 def test_a_flicker_that_is_shorter_promotes_nobody(place: Place) -> None:
     place.make_set(place.b)
-    with watching(place.b, after_s=1.0) as watch:
-        for turn in range(1, 3):
+    with watching(place.b, passes_s=0) as watch:
+        for _ in range(2):
             place.a.rename(place.base / "away")
-            eventually(lambda turn=turn: sum("no wheel" in s or "No such" in s or "away" in s or "works" not in s
-                                             for s in watch.said) >= turn)  # fmt: skip
+            said = len(watch.said)
+            eventually(lambda said=said: watch.said[said:] or watch.result)  # it has seen that
+            watch.clock.advance(0.6 * AFTER_S)
+            looks(watch, 2)
             (place.base / "away").rename(place.a)
-            eventually(lambda turn=turn: sum("works" in s for s in watch.said) >= turn)
+            looks(watch, 2)
+        assert [line.endswith(" works") for line in watch.said] == [False, True] * 2, watch.said
         looks(watch)
     assert watch.end() is None
     assert (role_of(place.a), role_of(place.b)) == ("primary", "backup")
@@ -153,7 +178,7 @@ def test_a_flicker_that_is_shorter_promotes_nobody(place: Place) -> None:
 
 def test_promoted_by_someone_else_it_ends_and_says_so(place: Place) -> None:
     place.make_set(place.b)
-    with watching(place.b) as watch:
+    with watching(place.b, passes_s=0) as watch:
         promote(place.b, wait_s=0)
         done = watch.end()
     assert isinstance(done, Promotion)
@@ -175,6 +200,32 @@ def test_when_another_backup_was_promoted_that_one_is_watched(place: Place) -> N
     assert role_of(place.c) == "primary"
 
 
+def test_a_new_primary_has_its_own_time_though_the_one_before_it_failed(place: Place) -> None:
+    """It may not answer while its promotion ends: the time without the former primary does not count for it."""
+    place.make_set(place.b, place.c)
+
+    def disk(path: str) -> OsDisk:
+        def fail(what: str, name: str) -> None:
+            if path == str(place.c) and what == "pwrite" and name == "probe":
+                raise OSError(28, os.strerror(28))
+
+        return FaultyDisk(path, fail)
+
+    with watching(place.b, disk, passes_s=0) as watch:
+        lose(place.a)
+        eventually(lambda: watch.said)
+        watch.clock.advance(0.6 * AFTER_S)
+        looks(watch, 2)
+        promote(place.c, wait_s=0)
+        eventually(lambda: any(os.strerror(28) in line for line in watch.said))
+        watch.clock.advance(0.6 * AFTER_S)
+        looks(watch, 4)
+        assert not watch.result
+    assert watch.end() is None
+    assert not any(line.startswith("promoting") for line in watch.said)
+    assert place.may_fire() == [place.c]
+
+
 def test_a_primary_that_was_taken_out_of_the_set_or_removed_the_backup_is_well(place: Place) -> None:
     place.make_set(place.b)
     with watching(place.b) as watch:
@@ -194,10 +245,9 @@ def test_of_two_standbys_one_promotes_and_the_other_watches_it(place: Place) -> 
     place.make_set(place.b, place.c)
     place.enqueue(place.a, "x")
     place.level(place.a)
-    # Long enough for the winner to answer while the machine is busy: a primary that is silent is lost.
-    with watching(place.b, after_s=1) as one, watching(place.c, after_s=1) as two:
+    with watching(place.b) as one, watching(place.c) as two:
         lose(place.a)
-        eventually(lambda: one.result or two.result)
+        eventually(lambda: one.result or two.result, 120)
         winner, other = (place.b, two) if one.result else (place.c, one)
         looks(other, 4)
     results = [watch.end() for watch in (one, two)]

@@ -178,7 +178,7 @@ def test_nothing_touches_the_disk_in_the_thread_of_the_loop(path: Path, play: Pl
 
         await scheduler.schedule("dynamic", "0 9 * * *", "chain", [0])
         async with scheduler:
-            assert await scheduler.wait_until_keeper(20)
+            assert await scheduler.wait_until_keeper(120)
             await chain.options(key="one").enqueue(3)
             await until(lambda: done == [3, 2, 1, 0])
             id_ = await chain.after(60, 0)
@@ -462,7 +462,7 @@ def test_a_start_that_is_cancelled_leaves_nothing_behind(path: Path, play: Play)
                 await starting
             await scheduler.stop()
         async with scheduler:  # the lock is free
-            assert await scheduler.wait_until_keeper(20)
+            assert await scheduler.wait_until_keeper(120)
             with pytest.raises(BadArgument, match="already"):
                 await scheduler.start()
             with pytest.raises(BadArgument, match="was started"):
@@ -508,7 +508,7 @@ def test_one_fires_and_the_other_takes_over_when_it_stops(path: Path, play: Play
 
         first, second = schedulers
         await first.start()
-        assert await first.wait_until_keeper(20)
+        assert await first.wait_until_keeper(120)
         await second.start()
         assert not await second.wait_until_keeper(0.05)
         with pytest.raises(Locked):

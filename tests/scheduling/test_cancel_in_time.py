@@ -33,7 +33,7 @@ class Gate:
     def __call__(self, n: int) -> None:
         self.called.append(n)
         self.began.release()
-        assert self.open.wait(30)
+        assert self.open.wait(120)
 
     async def wait(self, n: int) -> None:
         self.called.append(n)
@@ -62,7 +62,7 @@ def test_what_waits_for_a_thread_a_lane_or_a_rate_is_not_begun_once_it_was_cance
     ids = [scheduler.enqueue("job", [n]) for n in range(COUNT)]
     with scheduler:
         for _ in range(2):
-            assert gate.began.acquire(timeout=30)
+            assert gate.began.acquire(timeout=120)
         with Wheel(wheel_dir) as wheel:
             assert len(wheel.cancel_many(ids[2:])) == COUNT - 2
             gate.open.set()
@@ -92,7 +92,7 @@ def test_what_waits_and_is_moved_or_replaced_is_called_once_at_its_new_time(whee
     for n in range(4):
         scheduler.enqueue("job", [n], key=f"k{n}")
     with scheduler:
-        assert gate.began.acquire(timeout=30)
+        assert gate.began.acquire(timeout=120)
         scheduler.wheel.reschedule(key="k1", delay=3600)
         scheduler.enqueue("job", [20], key="k2", on_conflict="replace", delay=3600)
         gate.open.set()
@@ -114,7 +114,7 @@ def test_of_a_batch_those_that_were_cancelled_are_left_out(wheel_dir: Path) -> N
     scheduler.enqueue("first", [0], delay=-1)
     ids = [scheduler.enqueue("many", [n]) for n in range(4)]
     with scheduler:
-        assert gate.began.acquire(timeout=30)
+        assert gate.began.acquire(timeout=120)
         assert eventually(lambda: scheduler._engine.dispatcher.claimed == 5)  # type: ignore[union-attr]
         assert scheduler.cancel(ids[1])
         gate.open.set()
@@ -130,7 +130,7 @@ def test_a_cancel_beside_a_scheduler_in_a_loop_stops_what_waits_for_its_threads(
         handler = scheduler.on("job")(gate)
         ids = [await handler.enqueue(n) for n in range(COUNT)]
         async with scheduler:
-            assert await asyncio.to_thread(gate.began.acquire, timeout=30)
+            assert await asyncio.to_thread(gate.began.acquire, timeout=120)
             assert all([await scheduler.cancel(id_) for id_ in ids[1:]])
             gate.open.set()
             assert await asyncio.to_thread(eventually, lambda: scheduler.blocking._engine.dispatcher.claimed == 0)  # type: ignore[union-attr]
@@ -166,7 +166,7 @@ def test_a_task_that_is_cancelled_while_its_message_is_looked_at_loses_nothing(w
 
             def slow(self: Keeper, what: Any) -> set[bytes]:
                 looking.set()
-                assert go_on.wait(30)
+                assert go_on.wait(120)
                 return begin(self, what)
 
             keeper._keeper.may_begin = lambda id_: False  # type: ignore

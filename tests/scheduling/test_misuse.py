@@ -62,7 +62,7 @@ def test_a_handler_that_stops_its_own_scheduler_hangs_nothing_and_is_acknowledge
     scheduler.enqueue(where)
     running = threading.Thread(target=scheduler.run)
     running.start()
-    running.join(timeout=30)
+    running.join(timeout=120)
     assert not running.is_alive()
     assert not list(scheduler.wheel.list())
     scheduler.stop()

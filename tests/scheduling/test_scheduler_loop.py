@@ -143,7 +143,7 @@ def test_a_coroutine_that_runs_when_the_scheduler_stops_is_cancelled_and_offered
 
     id_ = live.enqueue("x")
     live.start()
-    assert began.wait(30)
+    assert began.wait(120)
     live.stop(0)
     assert cancelled.is_set()
     assert [m.id for m in waiting(live.wheel)] == [id_]
@@ -159,16 +159,16 @@ def test_a_coroutine_that_will_not_be_cancelled_does_not_keep_the_scheduler_from
     @live.on("x")
     async def x() -> None:
         began.set()
-        go_on.wait(30)  # blocks its loop
+        go_on.wait(120)  # blocks its loop
         gone.set()
 
     live.enqueue("x")
     live.start()
-    assert began.wait(30)
+    assert began.wait(120)
     live.stop(0)
     assert len(waiting(live.wheel)) == 1
     go_on.set()
-    assert gone.wait(30)
+    assert gone.wait(120)
     eventually(lambda: not any(t.name == "filewheel-loop" for t in threading.enumerate()))
 
 

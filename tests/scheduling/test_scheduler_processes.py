@@ -135,7 +135,7 @@ def test_when_a_runner_of_processes_is_quiet_what_waits_for_a_process_is_not_beg
     runner.quiet()
     start(3)
     (tmp_path / "go-on").touch()
-    assert outcomes.get(timeout=60).failures is None
+    assert outcomes.get(timeout=120).failures is None
     while runner.busy():
         time.sleep(0.005)
     runner.stop()

@@ -44,7 +44,7 @@ def until(scheduler: Scheduler, kind: str, count: int = 1) -> Callable[[], list[
 
     def wait() -> list[Event]:
         for _ in range(count):
-            assert enough.acquire(timeout=30), told
+            assert enough.acquire(timeout=120), told
         return told
 
     return wait
@@ -56,7 +56,7 @@ def test_as_many_calls_run_at_once_as_there_are_threads_and_each_knows_its_own_j
 
     @live.on("x")
     def x(n: int) -> None:
-        together.wait(30)
+        together.wait(120)
         seen.append(current_job().args == [n])
 
     done = until(live, "acknowledged", 9)
@@ -122,7 +122,7 @@ def test_a_call_that_takes_too_long_is_given_up_and_retried_and_what_it_returns_
         if job.attempt == 0:
             with job.transaction():
                 live.enqueue("never")
-            go_on.wait(30)
+            go_on.wait(120)
             ended.set()
 
     timed_out, done = until(live, "timed_out"), until(live, "acknowledged")
@@ -131,7 +131,7 @@ def test_a_call_that_takes_too_long_is_given_up_and_retried_and_what_it_returns_
     assert timed_out()[0].error == "TimeoutError: took longer than 0.05 s"
     done()
     go_on.set()
-    assert ended.wait(30)
+    assert ended.wait(120)
     live.stop()
     assert tries == [0, 1]
     assert waiting(live.wheel) == dead_letters(live) == []
@@ -186,14 +186,14 @@ def test_a_pool_keeps_its_size_whatever_is_given_up_and_whatever_ends_later() ->
 
     def hang() -> None:
         began.release()
-        stuck.wait(30)
+        stuck.wait(120)
 
     for _ in range(4):
         hanging = [call(hang), call(hang)]
         for one in hanging:
             threads.start(one)
         for _ in hanging:
-            assert began.acquire(timeout=30)
+            assert began.acquire(timeout=120)
         left = list(threads._running.values())
         assert len(left) == 2
         for one in hanging:
@@ -203,20 +203,20 @@ def test_a_pool_keeps_its_size_whatever_is_given_up_and_whatever_ends_later() ->
         assert threads.busy() == 0
         stuck.set()
         for thread in left:
-            thread.join(30)
+            thread.join(120)
         assert outcomes == []
         stuck.clear()
     together = threading.Barrier(2)
     for _ in range(4):
-        threads.start(call(lambda: together.wait(30)))
+        threads.start(call(lambda: together.wait(120)))
     for _ in range(4):
-        assert came.acquire(timeout=30)
+        assert came.acquire(timeout=120)
     assert len(outcomes) == 4
     assert alive(threads) == 2
     left = list(threads._threads)
     threads.stop()
     for thread in left:
-        thread.join(30)
+        thread.join(120)
     assert threads.given_up == 8
 
 

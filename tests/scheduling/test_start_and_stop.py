@@ -32,7 +32,7 @@ def together(*acts: Callable[[], object]) -> list[BaseException]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
     return raised
 
@@ -70,7 +70,7 @@ def test_a_stop_beside_a_start_ends_what_was_started(wheel_dir: Path, monkeypatc
             super().start()
 
     def stop() -> None:
-        assert begins.wait(30)
+        assert begins.wait(120)
         scheduler.stop()
         stopped.set()
 
@@ -79,7 +79,7 @@ def test_a_stop_beside_a_start_ends_what_was_started(wheel_dir: Path, monkeypatc
     other.start()
     monkeypatch.setattr(engine.threading, "Thread", Slow)
     scheduler.start()
-    other.join(30)
+    other.join(120)
     assert not raised
     assert scheduler._engine is None
     Keeper(wheel_dir, wait=False).close()
@@ -91,7 +91,7 @@ def test_a_second_scheduler_of_one_process_warns_that_it_fires_nothing(
     first, second = Scheduler(tmp_path / "w"), Scheduler(tmp_path / "w")
     with caplog.at_level(logging.WARNING, "filewheel"):
         first.start()
-        assert first.wait_until_keeper(30)
+        assert first.wait_until_keeper(120)
         second.start()
         eventually(lambda: "standing by" in caplog.text)
     first.stop()

@@ -91,7 +91,7 @@ def said(log: Path, verb: str) -> list[str]:
 def ends_well(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> None:
     """Ask a program to stop; it exits 0."""
     process.send_signal(number)
-    process.communicate(timeout=40)
+    process.communicate(timeout=120)
     assert process.returncode == 0
 
 
@@ -268,7 +268,7 @@ def test_a_burst_of_signals_ends_a_program_like_two(start: Start, wheel_dir: Pat
         process.send_signal((signal.SIGTERM, signal.SIGINT)[i % 2])
         if process.poll() is not None:
             break
-    process.communicate(timeout=40)
+    process.communicate(timeout=120)
     assert pending(wheel_dir) == 1
     scheduler.stop()
 

@@ -22,7 +22,7 @@ def test_a_job_whose_deadline_passes_while_it_waits_for_a_thread_is_not_started(
     @scheduler.on("busy")
     def busy() -> None:
         started.append("busy")
-        may_end.wait(60)
+        may_end.wait(120)
 
     @scheduler.on("late")
     def late(name: str) -> None:
@@ -34,13 +34,13 @@ def test_a_job_whose_deadline_passes_while_it_waits_for_a_thread_is_not_started(
     late.options(skip_late_s=5).enqueue("skip_late_s")
     late.options(skip_late_s=50).enqueue("in time")
     with scheduler:
-        while told.get(timeout=60) != ("fired", "late"):
+        while told.get(timeout=120) != ("fired", "late"):
             pass
         for _ in range(2):
-            assert told.get(timeout=60) == ("fired", "late")
+            assert told.get(timeout=120) == ("fired", "late")
         clock.wall_us += 10_000_000  # all four are with the only thread, or wait for it
         may_end.set()
-        ends = sorted(told.get(timeout=60) for _ in range(4))
+        ends = sorted(told.get(timeout=120) for _ in range(4))
     assert ends == [("acknowledged", "busy"), ("acknowledged", "late"), ("skipped", "late"), ("skipped", "late")]
     assert started == ["busy", "in time"]
     reasons = [m.headers["filewheel.reason"] for m in scheduler.wheel.list(dead=True)]

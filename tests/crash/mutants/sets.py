@@ -93,6 +93,8 @@ MUTANTS: list[Mutant] = [
       "tests/replication/test_standby.py::test_a_flicker_that_is_shorter_promotes_nobody"),
     m("standby-sums-up", "B3", DROP, "only failures without a break count",
       "tests/replication/test_standby.py::test_a_flicker_that_is_shorter_promotes_nobody"),
+    m("standby-inherits", "B3", NEVER, "a new primary is not replaced because the former one failed",
+      "tests/replication/test_standby.py::test_a_new_primary_has_its_own_time_though_the_one_before_it_failed"),
     m("standby-writes-nothing", "B3", DROP, "a standby sees a disk that takes no writes",
       "tests/replication/test_standby.py::test_a_primary_whose_disk_takes_nothing_any_more_is_replaced"),
     m("standby-over-another", "B3", without(1), "a standby promotes no wheel over another promoted one",
