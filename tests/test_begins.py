@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Cancelled, DiskError, Keeper, MessageId, Wheel
+from filewheel import Cancelled, DiskError, Keeper, MessageId, Wheel, WheelFull
 from filewheel.disk import begun
 from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.format import layout
@@ -295,6 +295,24 @@ def test_a_cancel_whose_mark_fails_says_that_it_is_done(wheel_dir: Path, code: i
             wheel.cancel(id_)
         trouble = False
         assert wheel.get(id_) is None
+
+
+def test_a_reschedule_whose_mark_finds_no_room_says_it_is_done_and_not_that_it_was_refused(wheel_dir: Path) -> None:
+    trouble = False
+
+    def fail(kind: str, name: str) -> None:
+        if trouble and (kind, name) == ("pwrite", layout.BEGUN):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with Wheel(wheel_dir, env=SYSTEM.using(disk=lambda p: FaultyDisk(p, fail))) as wheel:
+        wheel.cancel(wheel.enqueue(b"first", delay=60))
+        id_ = wheel.enqueue(b"second", delay=60)
+        trouble = True
+        with pytest.raises(DiskError, match="this call is done, .*do not call again") as caught:
+            wheel.reschedule(id_, delay=90)
+        assert not isinstance(caught.value, WheelFull)
+        trouble = False
+        assert [(m.payload, m.root) for m in wheel.list()] == [(b"second", id_)]
 
 
 @pytest.mark.parametrize("kind", ["open", "pwrite"])

@@ -21,7 +21,7 @@ from collections.abc import Container, Sequence
 
 from filewheel.disk.directory import Directory
 from filewheel.env import Disk
-from filewheel.errors import FULL, disk_error
+from filewheel.errors import FULL, DiskError, WheelFull, disk_error
 from filewheel.format import layout
 
 MARK_BYTES = 16
@@ -36,6 +36,7 @@ _SLOTS_MIN = 512
 _TRIES = 100
 _PAUSE_S = 0.001
 _DONE = "this call is done, but a keeper may still begin the message until it next reads the journals"
+_ROOM = "free some space, or raise the quota; do not call again"
 
 
 class Begun:
@@ -208,6 +209,9 @@ class Marks:
             except OSError as exc:
                 error = disk_error(exc, self._dir.place(layout.BEGUN))
                 error.what = f"{error.what}; {_DONE}"
+                if isinstance(error, WheelFull):  # mutant: done-and-full
+                    # That error promises that nothing was done.
+                    error = DiskError(error.what, errno=exc.errno, path=error.path, hint=_ROOM)
                 raise error from exc
             self._upto = ticket
 

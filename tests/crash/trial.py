@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from filewheel.errors import FilewheelError, Poisoned, WheelFull
+from filewheel.errors import DiskError, FilewheelError, Poisoned, WheelFull
 from filewheel.format.settings import Sync
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S, Message, to_datetime
@@ -191,6 +191,8 @@ class Trial:
         except WheelFull:
             self.tell("refused-end", [id_])
             return
+        except DiskError:  # it is done, and a keeper may not know it yet: nothing is promised
+            return
         self.tell("end", "cancel", [id_], "always")
 
     def reschedule_one(self) -> None:
@@ -202,6 +204,8 @@ class Trial:
             new = self.wheel.reschedule(bytes.fromhex(id_), delay=self.rng.randrange(600)).hex()
         except WheelFull:
             self.tell("refused-end", [id_])
+            return
+        except DiskError:  # it is done, under an id that nobody was told
             return
         self.tell("move", id_, new, "always")
 

@@ -70,6 +70,8 @@ MUTANTS: list[Mutant] = [
       "tests/test_begins.py::test_a_look_that_failed_has_begun_nothing_and_the_next_claim_has_the_messages"),
     m("cancel-unmarked", "J", DROP, "a cancel changes the mark before it returns",
       "tests/scheduling/test_cancel_in_time.py::test_each_way_to_end_a_message_is_seen_by_the_next_begin"),
+    m("done-and-full", "J", NEVER, "a call that is done does not raise the error of a refused one",
+      "tests/test_begins.py::test_a_reschedule_whose_mark_finds_no_room_says_it_is_done_and_not_that_it_was_refused"),
     m("mark-made-late", "J", DROP, "the file of the mark is had before a drop is written",
       "tests/scheduling/test_cancel_in_time.py::test_where_no_mark_can_be_made_a_call_that_ends_a_message_raises_and_has_changed_nothing"),
     m("due-unasked", "J", ALWAYS, "due() hands out nothing that was cancelled",

@@ -50,6 +50,8 @@ class Node:
         self.is_paused = False
         self.marker = Marker()
         self.ingested = 0
+        self.unread = 0
+        """A part of the log before this offset was gone before this node could read it, cancels included."""
         self.end = 0
         self.can_fire = False
         self.is_draining = False
@@ -117,6 +119,11 @@ class Node:
 
     def _take_in(self) -> None:
         """Read some records and store those that are not done."""
+        if self.role == "owner" and self.ingested < self.cluster.start:
+            # A zombie's marker let the log go while this node was reading it. Fencing makes this impossible.
+            if self.exactly_once and self.epoch == self.cluster.epoch:
+                raise Violation(f"the log is gone from {self.ingested} to {self.cluster.start} under its owner")
+            self.unread = self.cluster.start
         recs, after = self.cluster.read(self.ingested, self.rng.randint(1, self.unit + 1))
         for rec in recs:
             is_done = self.shortcut is not Shortcut.NO_FILTER and self.marker.done(rec.id, rec.offset)
@@ -231,7 +238,7 @@ class Node:
         for rec in chunk:
             self.wheel.claimed.add(rec.id)
             canceller = self.cluster.cancelled_by.get(rec.offset)
-            if canceller is not None and canceller < self.ingested:
+            if canceller is not None and self.unread <= canceller < self.ingested:
                 raise Violation(f"the record at {rec.offset} goes out, and was cancelled at {canceller}")
         through = chunk[-1].id if chunk else b""
         if len(due) <= limit and self.rng.random() < 0.5:
