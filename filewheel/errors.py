@@ -23,6 +23,7 @@
     ├── Fenced                               another wheel of the set is the primary
     ├── TooFewCopies                         fewer wheels hold it than the set asks for
     ├── NotClaimed                           acknowledged or put back without being claimed
+    ├── TooManyTimers                        a timer in memory has as many pending as it may
     ├── WrongSource                          the wheel of another Kafka topic, partition or cluster
     └── ClusterError                         Kafka refused, or did not answer
         ├── NoBroker                         no broker answers at this address
@@ -259,6 +260,12 @@ class TooFewCopies(FilewheelError):
     def __init__(self, what: str, *, copies: int = 0, path: str | None = None, hint: str | None = None) -> None:
         super().__init__(what, path=path, hint=hint)
         self.copies = copies
+
+
+class TooManyTimers(FilewheelError):
+    """A timer in memory has as many timers pending as it may; this one was not started."""
+
+    kind = "too-many-timers"
 
 
 class WrongSource(FilewheelError):

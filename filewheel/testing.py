@@ -8,7 +8,8 @@ Invariant: at each call of a handler the clock shows its due time, or a later on
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import weakref
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import overload
@@ -36,6 +37,7 @@ class FakeClock:
         """Start at a time, by default Monday, 1 January 2029, midnight UTC. Raises BadArgument for a naive one."""
         self._wall_us = at_us(START if start is None else start)
         self._steady_us = 1
+        self._watching: list[weakref.WeakMethod[Callable[[], None]]] = []
 
     @property
     def now(self) -> datetime:
@@ -67,9 +69,18 @@ class FakeClock:
         """
         self._move(check_due(at_us(time)))
 
+    def watch(self, moved: Callable[[], None]) -> None:
+        """Call a bound method after each move, in the thread that moves the clock, for as long as its object lives."""
+        self._watching = [one for one in self._watching if one() is not None]
+        self._watching.append(weakref.WeakMethod(moved))
+
     def _move(self, wall_us: int) -> None:
         self._steady_us += max(0, wall_us - self._wall_us)
         self._wall_us = wall_us
+        for watching in self._watching:
+            moved = watching()
+            if moved is not None:
+                moved()
 
     def __repr__(self) -> str:
         return f"<FakeClock {self.now.isoformat()}>"

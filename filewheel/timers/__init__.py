@@ -5,30 +5,45 @@ What must not be lost belongs in a `filewheel.Wheel`. `import filewheel` does no
 nothing of the store.
 """
 
+from filewheel.timers.async_delay_queue import AsyncDelayQueue
 from filewheel.timers.binary_heap import BinaryHeap
+from filewheel.timers.delay_queue import DelayQueue
 from filewheel.timers.entry import Entry, Slot, State
 from filewheel.timers.growing import Growing
 from filewheel.timers.hashed_ordered import HashedOrdered
 from filewheel.timers.hashed_unordered import HashedUnordered
+from filewheel.timers.hashed_wheel_timer import HashedWheelTimer
 from filewheel.timers.hierarchical import Hierarchical
 from filewheel.timers.ordered_list import OrderedList
+from filewheel.timers.scheduled_executor import ScheduledExecutor, ScheduledFuture
 from filewheel.timers.scheme import Expire, Scheme, Wheel
 from filewheel.timers.simple_wheel import SimpleWheel
+from filewheel.timers.system_timer import SystemTimer
+from filewheel.timers.task import TimerTask
+from filewheel.timers.timer import Timer
 from filewheel.timers.unordered_list import UnorderedList
 
 __all__ = [
+    "AsyncDelayQueue",
     "BinaryHeap",
+    "DelayQueue",
     "Entry",
     "Expire",
     "Growing",
     "HashedOrdered",
     "HashedUnordered",
+    "HashedWheelTimer",
     "Hierarchical",
     "OrderedList",
+    "ScheduledExecutor",
+    "ScheduledFuture",
     "Scheme",
     "SimpleWheel",
     "Slot",
     "State",
+    "SystemTimer",
+    "Timer",
+    "TimerTask",
     "UnorderedList",
     "Wheel",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from filewheel.timers.entry import PENDING, Entry, Item
+from filewheel.timers.entry import EXPIRED, PENDING, Entry, Item
 from filewheel.timers.scheme import Scheme
 
 SHELLS_FREE = 64
@@ -27,6 +27,27 @@ class BinaryHeap(Scheme[Item]):
         super().__init__(now=now)
         self.heap: list[tuple[int, int, Entry[Item]]] = []
         self._shells = 0
+
+    def first(self) -> Entry[Item] | None:
+        """Return the pending timer that is due first; None when there is none."""
+        if self._overdue.first is not None:
+            return self._overdue.first
+        while self.heap and self.heap[0][2].state is not PENDING:
+            heapq.heappop(self.heap)
+            self._shells -= 1
+        return self.heap[0][2] if self.heap else None
+
+    def pop(self) -> Entry[Item]:
+        """Expire the timer that is due first, and return it. There is one."""
+        entry = self.first()
+        assert entry is not None
+        if entry.slot is None:
+            heapq.heappop(self.heap)
+        else:
+            entry.slot.remove(entry)
+        entry.state = EXPIRED
+        self._pending -= 1
+        return entry
 
     def _place(self, entry: Entry[Item]) -> None:
         heapq.heappush(self.heap, (entry.due, entry.number, entry))
@@ -47,10 +68,9 @@ class BinaryHeap(Scheme[Item]):
             self._shells = 0
 
     def _next(self) -> int:
-        while self.heap[0][2].state is not PENDING:
-            heapq.heappop(self.heap)
-            self._shells -= 1
-        return self.heap[0][0]
+        first = self.first()
+        assert first is not None
+        return first.due
 
     def _waiting(self) -> Iterable[Entry[Item]]:
         return [entry for _, _, entry in self.heap if entry.state is PENDING]

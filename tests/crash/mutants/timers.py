@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.crash.mutants.entry import Mutant, m
-from tests.crash.operations import ALWAYS, DROP, NEVER, gives, without
+from tests.crash.operations import ALWAYS, DROP, NEVER, catches, gives, without
 
 _AT_RANDOM = (
     "tests/timers/test_schemes.py"
@@ -23,4 +23,26 @@ MUTANTS: list[Mutant] = [
       "tests/timers/test_schemes.py::test_of_stopped_timers_the_heap_keeps_no_more_than_it_has_pending_ones"),
     m("timer-chain-without-end", "T", without(2), "an advance ends though each expiry starts a timer that is due",
       "tests/timers/test_schemes.py::test_what_an_expiry_starts_expires_in_the_next_advance_even_if_it_is_due_at_once"),
+    m("timer-new-head-unseen", "T", DROP, "an item that becomes the head wakes a thread that waits",
+      "tests/timers/test_delay_queue.py::test_who_waits_gets_an_item_that_is_put_later_and_is_due_earlier_than_the_head"),
+    m("timer-no-next-leader", "T", DROP, "a leader that leaves wakes the next one",
+      "tests/timers/test_delay_queue.py::test_a_leader_that_leaves_hands_over_to_a_follower"),
+    m("timer-taken-early", "T", without(2), "an item leaves a delay queue when it is due, not before",
+      "tests/timers/test_delay_queue.py::test_items_leave_in_the_order_of_due_times_and_none_before_its_own"),
+    m("timer-forked-waits", "T", NEVER, "a timer of the parent is refused in a forked child",
+      "tests/timers/test_lifetimes.py::test_in_another_process_than_its_own_a_queue_is_refused"),
+    m("timer-thread-bare", "T", catches("ZeroDivisionError"), "a thread that cannot be started is an error of the tree",
+      "tests/timers/test_lifetimes.py::test_where_no_thread_can_be_started_a_timer_refuses_and_holds_nothing"),
+    m("timer-raise-ends", "T", catches("ZeroDivisionError"), "a function that raises ends no thread of a timer",
+      "tests/timers/test_hashed_wheel_timer.py::test_a_function_that_raises_is_logged_and_harms_no_other"),
+    m("timer-cancelled-stays", "T", NEVER, "a future that is cancelled leaves the heap",
+      "tests/timers/test_scheduled_executor.py::test_a_cancelled_call_leaves_the_heap_and_its_function_and_waiters_are_released"),
+    m("timer-calls-pile-up", "T", gives("self.due_ns + self._period_ns"), "calls that a fixed rate overran are left out",
+      "tests/timers/test_scheduled_executor.py::test_a_fixed_rate_keeps_to_its_multiples_and_calls_that_one_overran_are_left_out"),
+    m("timer-limit-ignored", "T", NEVER, "no more timers are pending than the limit says",
+      "tests/timers/test_hashed_wheel_timer.py::test_over_the_limit_of_pending_timers_a_start_is_refused"),
+    m("timer-cancelled-after-expiry", "T", NEVER, "a timer that expired is not cancelled",
+      "tests/timers/test_hashed_wheel_timer.py::test_a_cancel_before_during_and_after_its_tick_wins_once"),
+    m("timer-expired-after-cancel", "T", NEVER, "a timer that was cancelled is not called, though it is still in the wheel",
+      "tests/timers/test_hashed_wheel_timer.py::test_a_cancel_before_during_and_after_its_tick_wins_once"),
 ]  # fmt: skip

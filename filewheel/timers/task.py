@@ -1,0 +1,65 @@
+"""The handle of a timer that calls a function: cancel it, see what became of it.
+
+Invariant: the state changes once, under the lock of the timer that made it; a task that is not pending holds no
+function.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from filewheel.timers.entry import PENDING, Entry, State
+from filewheel.timers.steady import bound
+
+log = logging.getLogger(__name__)
+
+
+class Canceller(Protocol):
+    """The timer of a task."""
+
+    def cancel(self, task: TimerTask) -> bool:
+        """Cancel a task, and return whether it was in time."""
+
+
+class TimerTask:
+    """A function that is called at `.due_ns` of the steady clock; `.state` is PENDING, EXPIRED or STOPPED."""
+
+    __slots__ = ("__weakref__", "_call", "_timer", "due_ns", "entry", "period_ns", "state")
+
+    def __init__(
+        self, timer: Canceller, due_ns: int, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._timer = timer
+        self._call: Callable[[], Any] | None = bound(fn, args, kwargs)
+        self.due_ns = due_ns
+        self.period_ns = 0  # of a Timer: from due to due; negative: from the end of a call to the next due
+        self.state = PENDING
+        self.entry: Entry[TimerTask] | None = None
+
+    def cancel(self) -> bool:
+        """Cancel this: True if it was pending and so is not called any more; False if it expired or was cancelled."""
+        return self._timer.cancel(self)
+
+    def settle(self, state: State) -> Callable[[], Any] | None:
+        """Change the state of a pending task, and return its function. The timer's lock is held."""
+        self.state = state
+        call, self._call = self._call, None
+        return call
+
+    @property
+    def call(self) -> Callable[[], Any] | None:
+        """The function of a pending task with its arguments; None of any other."""
+        return self._call
+
+    def __repr__(self) -> str:
+        return f"<TimerTask {self.state.value}: {self._call}>"
+
+
+def call_logged(call: Callable[[], Any]) -> None:
+    """Call a function. An error that it raises is logged: it harms no other timer."""
+    try:
+        call()
+    except BaseException:  # also SystemExit: a thread of timers does not end by one of them  # mutant: timer-raise-ends
+        log.exception("the function of a timer raised: %s", call)
