@@ -3,10 +3,10 @@
 Needs the extra `filewheel[kafka]`. Nothing else in filewheel imports this folder. A record passes through the folders
 in this order, and a module imports only from its own folder and from those to its left (tests/test_layers.py):
 
-    records | partition | node | levels | client | topics | assemble | scheduling
+    records | partition | node | levels | client | topics | produce | assemble | scheduling
 
-`levels` is a smaller service, without wheels. `topics` makes the topics, `assemble` puts a service together.
-`scheduling` runs handlers on top of all that.
+`levels` is a smaller service, without wheels. `topics` makes the topics, `produce` sends records to the delay topic,
+`assemble` puts a service together. `scheduling` runs handlers on top of all that.
 """
 
 from filewheel.kafka.assemble import delay_service, level_service
@@ -16,12 +16,19 @@ from filewheel.kafka.node.health import Health, Problem
 from filewheel.kafka.node.listen import Listener
 from filewheel.kafka.node.service import DelayService, PartitionStatus
 from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.produce.async_producer import AsyncDelayProducer
+from filewheel.kafka.produce.delivery import Delivered, Delivery
+from filewheel.kafka.produce.producer import DelayProducer
 from filewheel.kafka.records.options import Policy
 from filewheel.kafka.scheduling.scheduler import KafkaScheduler
 from filewheel.kafka.topics import TopicReport, make_level_topics, make_topics
 
 __all__ = [
+    "AsyncDelayProducer",
+    "DelayProducer",
     "DelayService",
+    "Delivered",
+    "Delivery",
     "Health",
     "KafkaScheduler",
     "Level",

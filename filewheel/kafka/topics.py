@@ -14,7 +14,7 @@ from typing import Any
 
 from filewheel.bridges.extra import need
 from filewheel.errors import BadArgument
-from filewheel.kafka.client.trouble import client, cluster_error, error_of, heard, log
+from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
 from filewheel.kafka.levels.naming import Level
 from filewheel.kafka.records.options import Policy
 
@@ -157,7 +157,7 @@ class _Cluster:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._words: Any = need("confluent_kafka.admin", "kafka")
-        self._admin = self._words.AdminClient({**config, "error_cb": heard}, logger=log)
+        self._admin = made(self._words.AdminClient, {**config, "error_cb": heard}, logger=client_log)
 
     def partitions(self, name: str) -> int:
         """Return the number of partitions of a topic; 0 if there is none."""

@@ -14,7 +14,7 @@ from filewheel.kafka.client.call_source import CallSource
 from filewheel.kafka.client.call_transaction import TransactionCallSink
 from filewheel.kafka.client.confluent import producing
 from filewheel.kafka.client.shared_sink import Sending, SharedProducer
-from filewheel.kafka.client.trouble import BY_SIZE, client, cluster_error, error_of, heard, log
+from filewheel.kafka.client.trouble import BY_SIZE, client, client_log, cluster_error, error_of, heard
 from filewheel.kafka.node.transport import Done, Listener
 from filewheel.kafka.records.record import Outgoing
 
@@ -81,7 +81,7 @@ class ConfluentCalls:
         from confluent_kafka.admin import AdminClient
 
         config: dict[str, Any] = {**self._config, "error_cb": heard}
-        admin = AdminClient(config, logger=log)
+        admin = AdminClient(config, logger=client_log)
         for wait_s in (*NEW_TOPIC_S, 0.0):
             try:
                 found = admin.list_topics(timeout=ANSWER_S).topics

@@ -19,7 +19,7 @@ from filewheel.kafka.client.log_watcher import LogWatcher
 from filewheel.kafka.client.reader import LogReader
 from filewheel.kafka.client.shared_sink import SharedProducer, SharedSink
 from filewheel.kafka.client.transaction_sink import TransactionSink
-from filewheel.kafka.client.trouble import client, cluster_error, error_of, heard, log
+from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
 from filewheel.kafka.node.transport import Listener, Sink, Topics
 from filewheel.kafka.records.options import Policy
 from filewheel.kafka.records.record import Outgoing
@@ -70,7 +70,7 @@ class ConfluentTransport:
         from confluent_kafka.admin import AdminClient
 
         config: dict[str, Any] = {**self._config, "error_cb": heard}
-        admin = AdminClient(config, logger=log)
+        admin = made(AdminClient, config, logger=client_log)
         found = self._listed(admin)
         init = f"`filewheel kafka init --bootstrap {self._address} --topic {self.topic}`"
         for name in (self.topic, self.cursor, self._dead_letter_topic):
@@ -220,6 +220,6 @@ def producing(config: Mapping[str, Any]) -> dict[str, Any]:
         "enable.idempotence": True,
         "acks": "all",
         "message.max.bytes": 1_000_000_000,  # the brokers decide
-        "logger": log,
+        "logger": client_log,
         "error_cb": heard,
     }

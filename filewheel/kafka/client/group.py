@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from filewheel.kafka.client.trouble import client, cluster_error, error_of, heard, log
+from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
 from filewheel.kafka.node.transport import Listener, Polled
 from filewheel.kafka.records.record import Record
 
@@ -23,7 +23,7 @@ READING: dict[str, Any] = {
     "isolation.level": "read_committed",
     "fetch.wait.max.ms": 100,
     "queued.max.messages.kbytes": 16_384,
-    "logger": log,
+    "logger": client_log,
     "error_cb": heard,
 }
 """Settings of all consumers here."""
@@ -40,7 +40,7 @@ class GroupSource:
         self._client = client()
         self._topic = topic
         self._listener = listener
-        self._consumer = self._client.Consumer({**READING, **config})
+        self._consumer = made(self._client.Consumer, {**READING, **config})
         self._starts: dict[int, int] = {}
         """Partitions that are to be started, with their offsets."""
         self._started: set[int] = set()

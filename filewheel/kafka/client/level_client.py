@@ -13,7 +13,7 @@ from filewheel.bridges.extra import need
 from filewheel.errors import MissingTopic
 from filewheel.kafka.client.group import READING, SERIOUS, record_of
 from filewheel.kafka.client.shared_sink import Sending, SharedProducer
-from filewheel.kafka.client.trouble import client, cluster_error, error_of, heard, log
+from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard
 from filewheel.kafka.levels.seam import Listener, Place, Polled
 from filewheel.kafka.node.transport import Done
 from filewheel.kafka.records.record import Outgoing, Record
@@ -50,7 +50,7 @@ class ConfluentLevels:
     def check(self) -> None:
         """Raise NoBroker, MissingTopic or NotAllowed unless all topics are there."""
         words: Any = need("confluent_kafka.admin", "kafka")
-        admin = words.AdminClient({**self._config, "error_cb": heard}, logger=log)
+        admin = words.AdminClient({**self._config, "error_cb": heard}, logger=client_log)
         needed = [*self._topics, self._dead_letter_topic]
         for wait_s in (*NEW_TOPIC_S, 0.0):
             try:
@@ -91,7 +91,7 @@ class ConfluentLevels:
                 "enable.idempotence": True,
                 "acks": "all",
                 "message.max.bytes": 1_000_000_000,
-                "logger": log,
+                "logger": client_log,
                 "error_cb": heard,
             }
         )

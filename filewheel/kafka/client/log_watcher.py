@@ -13,7 +13,7 @@ from typing import Any
 from filewheel.bridges.extra import need
 from filewheel.errors import ClusterError, NoBroker, NotAllowed
 from filewheel.kafka.client.group import READING
-from filewheel.kafka.client.trouble import client, cluster_error, error_of, heard, log
+from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, log
 
 ANSWER_S = 10.0
 RECORD_S = 5.0
@@ -79,7 +79,7 @@ class LogWatcher:
     def _asked(self, ask: Callable[[Any], Any]) -> Any:
         with self._lock:
             if self._admin is None:
-                self._admin = self._words.AdminClient(self._admin_config, logger=log)
+                self._admin = self._words.AdminClient(self._admin_config, logger=client_log)
         try:
             return ask(self._admin)
         except self._client.KafkaException as exc:

@@ -14,7 +14,7 @@ from typing import Any
 from filewheel.bridges.extra import need
 from filewheel.errors import ClusterError, NoBroker
 from filewheel.kafka.client.group import READING
-from filewheel.kafka.client.trouble import client, cluster_error, error_of, heard, log
+from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
 
 BACK = 64
 """How many offsets before the barrier the search begins; each next one reaches back 16 times as far."""
@@ -27,7 +27,7 @@ class LogReader:
 
     def __init__(self, config: Mapping[str, Any], admin: Mapping[str, Any], topic: str) -> None:
         self._client = client()
-        self._consumer = self._client.Consumer({**READING, **config, "auto.offset.reset": "earliest"})
+        self._consumer = made(self._client.Consumer, {**READING, **config, "auto.offset.reset": "earliest"})
         self._admin_config = dict(admin)
         self._admin: Any = None
         self._topic = topic
@@ -55,7 +55,7 @@ class LogReader:
         where = self._client.TopicPartition(topic, partition)
         with self._lock:
             if self._admin is None:
-                self._admin = admin.AdminClient({**self._admin_config, "error_cb": heard}, logger=log)
+                self._admin = made(admin.AdminClient, {**self._admin_config, "error_cb": heard}, logger=client_log)
         offsets = []
         try:
             for spec in (admin.OffsetSpec.earliest(), admin.OffsetSpec.latest()):

@@ -6,16 +6,20 @@ Invariant: an error that is not known here is nobody's fault: the unit is tried 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from filewheel.bridges.extra import need
-from filewheel.errors import ClusterError, MissingTopic, NoBroker, NotAllowed
+from filewheel.errors import BadArgument, ClusterError, MissingTopic, NoBroker, NotAllowed
+from filewheel.kafka.client.quiet_log import QuietLog
 from filewheel.kafka.node.transport import Refusal
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
 log = logging.getLogger("filewheel.kafka.client")
+client_log = QuietLog(log)
+"""The logger of each client."""
 
 
 def client() -> Any:
@@ -23,9 +27,22 @@ def client() -> Any:
     return need("confluent_kafka", "kafka")
 
 
+def made(make: Callable[..., Any], config: Mapping[str, Any], **more: Any) -> Any:
+    """Return a client with these settings. Raises BadArgument, which names the wrong one."""
+    try:
+        return make(dict(config), **more)
+    except client().KafkaException as exc:
+        raise BadArgument(f"librdkafka refuses a setting: {error_of(exc).str()}", hint=_SETTINGS) from exc
+    except (TypeError, ValueError) as exc:
+        raise BadArgument(f"librdkafka refuses a setting: {exc}", hint=_SETTINGS) from exc
+
+
+_SETTINGS = "CONFIGURATION.md of librdkafka lists them"
+
+
 def heard(error: KafkaError) -> None:
     """Log what a client says of its connections."""
-    log.log(logging.ERROR if error.fatal() else logging.WARNING, "%s", error.str())
+    client_log.log(logging.ERROR if error.fatal() else logging.WARNING, "%s", error.str())
 
 
 _OF_THE_TARGET = frozenset(

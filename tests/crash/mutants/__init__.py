@@ -11,7 +11,20 @@ Imports nothing of the library: this is read before it is loaded.
 
 from __future__ import annotations
 
-from tests.crash.mutants import backups, disk, firing, journal, kafka, keys, laps, links, scheduling, sets, timers
+from tests.crash.mutants import (
+    backups,
+    disk,
+    firing,
+    journal,
+    kafka,
+    kafka_people,
+    keys,
+    laps,
+    links,
+    scheduling,
+    sets,
+    timers,
+)
 from tests.crash.mutants.entry import Mutant
 
 __all__ = ["MUTANTS", "Mutant", "by_name"]
@@ -27,6 +40,7 @@ MUTANTS: list[Mutant] = [
     *sets.MUTANTS,
     *links.MUTANTS,
     *kafka.MUTANTS,
+    *kafka_people.MUTANTS,
     *timers.MUTANTS,
 ]
 

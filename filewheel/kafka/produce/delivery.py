@@ -1,0 +1,52 @@
+"""What becomes of a record that was sent: its place in the delay topic, or an error.
+
+Invariant: a Delivery ends exactly once, and no caller can cancel it: the record is on its way.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from filewheel.errors import FilewheelError
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A record that all in-sync replicas of the delay topic have."""
+
+    topic: str
+    """The delay topic."""
+    partition: int
+    offset: int
+
+    @property
+    def id(self) -> str:
+        """The header `filewheel-id` of the record that goes to the target."""
+        return f"{self.topic}-{self.partition}-{self.offset}"
+
+
+class Delivery(Future[Delivered]):
+    """The future of one send. `result` raises the error of the tree."""
+
+    is_seen = False
+    """Whether the caller asked how it ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_running_or_notify_cancel()
+
+    def result(self, timeout: float | None = None) -> Delivered:
+        """Return the place of the record; wait for it at most `timeout` seconds. Raises TimeoutError, ClusterError."""
+        self.is_seen = True
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the error of the send, or None; wait for it at most `timeout` seconds. Raises TimeoutError."""
+        self.is_seen = True
+        return super().exception(timeout)
+
+
+def delivered(topic: str, answer: tuple[int, int] | FilewheelError) -> Delivered | FilewheelError:
+    """Return the answer of a sender as a value."""
+    return answer if isinstance(answer, FilewheelError) else Delivered(topic, *answer)
