@@ -10,6 +10,7 @@ Invariant: `unpack(pack())` is equal, with None apart from b"", and with the ord
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import dataclass
 from enum import IntEnum
@@ -36,6 +37,8 @@ _TYPES = (
     ("value", _CONTENT),
 )
 """The fields, with the types that each may have."""
+_SHAPES = frozenset(itertools.product(*(types for _, types in _TYPES)))
+"""The types of all fields of an envelope: one look-up for a sound one."""
 
 
 class _Packers(threading.local):
@@ -99,9 +102,10 @@ class Envelope:
             )
         if fields[0] != VERSION or len(fields) != len(_TYPES):
             raise _damaged(f"version {fields[0]} with {len(fields)} fields")
-        for each, (name, types) in zip(fields, _TYPES, strict=True):
-            if type(each) not in types:
-                raise _wrong(name)
+        if tuple(map(type, fields)) not in _SHAPES:
+            raise _wrong(
+                next(name for each, (name, types) in zip(fields, _TYPES, strict=True) if type(each) not in types)
+            )
         _, fate, note, timestamp_ms, target_key, target_partition, headers, key, value = fields
         if not 0 <= fate < len(_FATES):
             raise _wrong("fate")

@@ -59,7 +59,11 @@ def refused(message: Message, reason: str, partition: int, now_ms: int, policy: 
 def _delivered(message: Message, envelope: Envelope, partition: int, fired_ms: int, policy: Policy) -> Outgoing:
     found = h.read(envelope.headers)
     gone = _REPLACED if policy.keep_routing else _REPLACED_AND_ROUTING
-    first_due_ms = h.first_due_ms_of(found, message.due_us // 1000)
+    first_due_ms = message.due_us // 1000
+    attempt = b"0"
+    if h.ROOT in found:  # it was put back before
+        first_due_ms = h.first_due_ms_of(found, first_due_ms)
+        attempt = b"%d" % h.attempt_of(found)
     headers = [pair for pair in envelope.headers if pair[0] not in gone]
     headers += (
         (h.TIMESTAMP_S, b"%d" % (envelope.timestamp_ms // 1000)),
@@ -68,7 +72,7 @@ def _delivered(message: Message, envelope: Envelope, partition: int, fired_ms: i
         (h.ID, _root(message, found, partition, policy)),
         (h.DUE_MS, b"%d" % first_due_ms),
         (h.FIRED_MS, b"%d" % fired_ms),
-        (h.ATTEMPT, b"%d" % h.attempt_of(found)),
+        (h.ATTEMPT, attempt),
     )
     return Outgoing(message.topic, envelope.target_key, envelope.value, headers, envelope.target_partition)
 
