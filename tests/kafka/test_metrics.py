@@ -28,9 +28,10 @@ from filewheel.kafka.node.watch import LOOK_S
 from filewheel.kafka.records.headers import delayed_of, kind_of_reason
 from filewheel.kafka.records.options import Policy
 from filewheel.kafka.records.record import Headers, Record
+from filewheel.message import MessageId
 from filewheel.metrics import render
 from tests.kafka import dashboard
-from tests.kafka.fake import Cluster
+from tests.kafka.fake import Cluster, FakeTransport
 from tests.kafka.folder import Folder
 from tests.kafka.hands import Hands
 from tests.support import REPO, FakeClock, eventually
@@ -134,6 +135,38 @@ def test_a_dead_target_stalls_the_partition_which_is_a_warning_with_the_reason()
     assert (problem.kind, problem.partition) == ("stalled", 0)
     assert "no such topic" in problem.reason
     assert values(hands)["problems/warning"] == 1
+
+
+@pytest.mark.parametrize("late_us", [[0], [-5, 0, 500, 501], [7_200_000_000, 3_600_000_000, 9], [1] * 50])
+def test_lateness_by_ids_is_that_of_each_message(late_us: list[int]) -> None:
+    now_us = 1_800_000_000_000_000
+    ids = sorted(MessageId.make(now_us - us, 1, n) for n, us in enumerate(late_us))
+    by_ids, one_by_one = Tally(), Tally()
+    by_ids.was_late(ids, now_us)
+    one_by_one.observe("lateness_seconds", late_us)
+    (found, sum_s), (buckets, right_s) = by_ids.times("lateness_seconds"), one_by_one.times("lateness_seconds")
+    assert found == buckets
+    assert sum_s == pytest.approx(right_s, abs=1e-5)
+
+
+def test_a_look_that_fails_in_an_unforeseen_way_ends_no_service(caplog: pytest.LogCaptureFixture) -> None:
+    hands = a_node(Cluster(partitions=1))
+    hands.node.watch._transport = None  # type: ignore[assignment]
+    hands.after(LOOK_S)
+    hands.after(LOOK_S)
+    assert caplog.text.count("could not be looked at") == 1
+
+
+def test_the_record_at_low_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(partitions=1)
+    cluster.retention_ms = 10 * DAY_S * 1000
+    hands = a_node(cluster)
+    put(cluster, DAY_S)
+    hands.run()
+    hands.after(LOOK_S)
+    monkeypatch.setattr(FakeTransport, "timestamp_at", None)
+    hands.after(LOOK_S)
+    assert values(hands)["margin_seconds/0"] == pytest.approx(10 * DAY_S - 2 * LOOK_S)
 
 
 @pytest.mark.parametrize("end", [End.FAILED, End.FENCED, End.UNDECIDED])

@@ -19,6 +19,8 @@ ANSWER_S = 10.0
 RECORD_S = 5.0
 """How long a record may take to come."""
 POLL_S = 0.1
+_ONE_RECORD = {"queued.max.messages.kbytes": 1024, "max.partition.fetch.bytes": 4096, "queued.min.messages": 1}
+"""One record is asked for; a broker sends at least one batch, whatever its size."""
 
 
 class LogWatcher:
@@ -27,7 +29,7 @@ class LogWatcher:
     def __init__(self, config: Mapping[str, Any], admin: Mapping[str, Any], topic: str) -> None:
         self._client = client()
         self._words: Any = need("confluent_kafka.admin", "kafka")
-        self._reading = {**READING, **config, "auto.offset.reset": "earliest", "queued.max.messages.kbytes": 1024}
+        self._reading = {**READING, **config, "auto.offset.reset": "earliest", **_ONE_RECORD}
         self._admin_config = {**admin, "error_cb": heard}
         self._topic = topic
         self._lock = threading.Lock()

@@ -273,7 +273,7 @@ class Firing:
         self.wheel.settle(unit.chunk)
         self.counts.fired += len(unit.chunk.messages)
         self._tally.sent_out(unit.records, unit.replaced)
-        self._tally.observe("lateness_seconds", [now_us - message.due_us for message in unit.chunk.messages])
+        self._tally.was_late([message.id for message in unit.chunk.messages], now_us)
         self.stage = Stage.IDLE
         self.reason = ""
         self._back_off_us = BACK_OFF_US

@@ -249,6 +249,7 @@ class DelayService:
         poll = self._thread("poll", self._poll)
         while not self._stop.wait(WAKE_S):  # mutant: kafka-signal-unheard
             pass
+        self.node.watch.end()
         while poll.is_alive():  # gives the partitions away: fire and intake are still needed
             poll.join(WAKE_S)
         self._ended = True

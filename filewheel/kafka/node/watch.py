@@ -55,6 +55,9 @@ class LogWatch:
         self._figures: dict[int, LogFigures] = {}
         self._next_us = 0
         self._is_looking = False
+        self._is_ended = False
+        self._stamps: dict[int, tuple[int, int]] = {}
+        """The offset that was asked for last, and the timestamp of its record, by partition."""
         self.retention_ms: int | None = None
         """How long the delay topic keeps a record; None: for ever, or not known."""
         self.followed: Callable[[], Mapping[int, int]] = dict
@@ -79,6 +82,9 @@ class LogWatch:
             self.look()
         except ClusterError as exc:
             log.info("the log was not looked at: %s", exc)
+        except Exception:  # to look is no reason to end the service
+            if self._tally.may_say("look"):
+                log.exception("the log could not be looked at")
         finally:
             self._is_looking = False
 
@@ -111,13 +117,29 @@ class LogWatch:
             is_short = low is not None and low < start
             self._warn(partition, low, start, None, is_short=is_short)
             return LogFigures(start, end, None, is_short)
-        stamp_ms = self._transport.timestamp_at(partition, max(low, start))
+        stamp_ms = self._stamp(partition, max(low, start))
         margin_s = None
         if stamp_ms is not None:
             margin_s = (stamp_ms + self.retention_ms) / 1000 - self._clock.now_us() / US_PER_S
         is_short = low < start or (margin_s is not None and margin_s < self.retention_ms / 1000 * WARN_SHARE)
         self._warn(partition, low, start, margin_s, is_short=is_short)
         return LogFigures(start, end, margin_s, is_short)
+
+    def _stamp(self, partition: int, offset: int) -> int | None:
+        """Return the timestamp of a record. It never changes, and `low` seldom does: each is asked for once."""
+        known = self._stamps.get(partition)
+        if known is not None and known[0] == offset:
+            return known[1]
+        if self._is_ended:
+            return None
+        stamp_ms = self._transport.timestamp_at(partition, offset)
+        if stamp_ms is not None:
+            self._stamps[partition] = (offset, stamp_ms)
+        return stamp_ms
+
+    def end(self) -> None:
+        """Ask no more: a look that is under way ends soon."""
+        self._is_ended = True
 
     def _warn(self, partition: int, low: int | None, start: int, margin_s: float | None, *, is_short: bool) -> None:
         if not is_short or not self._tally.may_say(f"margin {partition}"):
