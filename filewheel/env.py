@@ -45,6 +45,11 @@ class SystemClock:
 SYSTEM_CLOCK = SystemClock()
 
 
+def loop_time() -> float:
+    """Return the time of asyncio's and uvloop's loops: CLOCK_MONOTONIC in seconds."""
+    return time.monotonic()
+
+
 class Disk(Protocol):
     """File operations. Names are relative to the wheel's directory."""
 

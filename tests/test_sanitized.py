@@ -14,6 +14,7 @@ import pytest
 from tests.support import REPO
 
 EDGES = """
+import gc
 import os
 from filewheel.native import _loops as L
 from filewheel.native import compiled as speed
@@ -40,6 +41,66 @@ if os.fork() == 0:
     os._exit(0)
 assert os.wait()[1] == 0
 L.let_children_have(fd)
+
+
+class Wheel(L.TimeoutWheel):
+    now = 0.0
+    woken = 0.0
+    def __init__(self):
+        super().__init__(0.01, lambda: self.now, False, None, lambda: None)
+    def _wake(self, when):
+        pass
+    def _raised(self, callback, timeout, exc):
+        assert isinstance(exc, ZeroDivisionError), exc
+    def _refuse(self, name, value):
+        raise ValueError(name)
+    def _outside(self, is_start):
+        pass
+
+def again(wheel, count):
+    held = [wheel.call_later(n / 7, int) for n in range(20)]
+    held[3].cancel(), held[3].cancel()
+    if count:
+        wheel.call_later(0.3, again, wheel, count - 1)
+    else:
+        1 / 0
+
+wheel = Wheel()
+for delay in (-1, 0, 0.005, 0.63, 0.64, 41, 3000, 1e6, 1e9, 1e18, 1e300):
+    for arguments in ((), (1,), (1, 2)):
+        wheel.call_later(delay, lambda *given: None, *arguments, context=None)
+    wheel.call_later(delay, again, wheel, 3)
+for _ in range(400):
+    gc.collect(0)
+    when = wheel._next()
+    if when is None or when > 1e12:
+        break
+    wheel.now = max(wheel.now, when)
+    wheel._turn(1.0)
+for bad in ((), (1,), ("x", int), (float("nan"), int), (1, 2)):
+    try:
+        wheel.call_later(*bad)
+    except (TypeError, ValueError):
+        pass
+handle = wheel.call_later(5, wheel._clear)
+wheel.call_later(5, int), wheel.call_later(2, len, wheel)
+wheel.now += 6
+wheel._turn(1.0)
+assert len(wheel) == 0, len(wheel)
+held = wheel.call_later(1, again, 0), wheel.call_later(70, int)
+wheel.call_later(70, wheel.call_later)
+wheel.call_later(-1, int, wheel)
+del wheel
+gc.collect()
+assert all(h.cancelled() for h in held)
+repr(held), held[0].when(), held[0].cancel()
+unmade = L.TimeoutWheel.__new__(L.TimeoutWheel)
+for use in (lambda: unmade.call_later(1, int), lambda: unmade._turn(1.0)):
+    try:
+        use()
+    except RuntimeError:
+        pass
+unmade._next(), unmade._clear(), len(unmade)
 print("clean")
 """
 

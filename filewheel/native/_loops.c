@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define INTERFACE 8 /* as in loops.py: a build with another number is not used */
+#define INTERFACE 9 /* as in loops.py: a build with another number is not used */
 
 static PyObject *message_type, *id_type;
 
@@ -882,7 +882,9 @@ PyMODINIT_FUNC PyInit__loops(void)
     crc_init();
     PyObject *made = PyModule_Create(&module);
     if (made != NULL && (add_type(made, "PutTable", &puts_spec) < 0 ||
-                         add_type(made, "Pen", &pen_spec) < 0 || forks_init() < 0 ||
+                         add_type(made, "Pen", &pen_spec) < 0 ||
+                         add_type(made, "TimeoutWheel", &timeout_wheel_spec) < 0 || timeouts_init(made) < 0 ||
+                         forks_init() < 0 ||
                          PyModule_AddIntConstant(made, "INTERFACE", INTERFACE) < 0))
         Py_CLEAR(made);
     return made;

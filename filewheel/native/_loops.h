@@ -114,6 +114,10 @@ extern PyType_Spec puts_spec;
 /* _pen.c */
 extern PyType_Spec pen_spec;
 
+/* _timeouts.c */
+extern PyType_Spec timeout_wheel_spec;
+int timeouts_init(PyObject *module);
+
 /* _forks.c */
 PyObject *keep_from_children(PyObject *self, PyObject *fd);
 PyObject *let_children_have(PyObject *self, PyObject *fd);

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from filewheel.message import Message, MessageId
-from filewheel.native import loops, puts
+from filewheel.native import loops, puts, timeouts
 
 
 class Pen(Protocol):
@@ -58,6 +58,8 @@ sort = loops.sort
 count_seconds = loops.count_seconds
 plain_messages = loops.plain_messages
 PutTable = puts.PutTable
+LoopTimeout = timeouts.LoopTimeout
+TimeoutWheel = timeouts.TimeoutWheel
 crc32: Callable[[bytes, int], int] = zlib.crc32
 ReadFrames = Callable[[bytes, int, int, int, int, bytes | None, bytes | None, int], tuple[list[Any], int]]
 read_frames: ReadFrames | None = None
@@ -97,6 +99,8 @@ if not os.environ.get("FILEWHEEL_PURE"):
             count_seconds = _loops.count_seconds
             plain_messages = _loops.plain_messages
             PutTable = _loops.PutTable  # type: ignore[assignment,misc]
+            LoopTimeout = _loops.LoopTimeout  # type: ignore[assignment,misc]
+            TimeoutWheel = _loops.TimeoutWheel  # type: ignore[assignment,misc]
             crc32 = _loops.crc32
             read_frames = _loops.read_frames
             learn_frame = _loops.learn_frame

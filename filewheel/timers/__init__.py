@@ -5,6 +5,7 @@ What must not be lost belongs in a `filewheel.Wheel`. `import filewheel` does no
 nothing of the store.
 """
 
+from filewheel.native.compiled import LoopTimeout
 from filewheel.timers.async_delay_queue import AsyncDelayQueue
 from filewheel.timers.binary_heap import BinaryHeap
 from filewheel.timers.delay_queue import DelayQueue
@@ -14,6 +15,8 @@ from filewheel.timers.hashed_ordered import HashedOrdered
 from filewheel.timers.hashed_unordered import HashedUnordered
 from filewheel.timers.hashed_wheel_timer import HashedWheelTimer
 from filewheel.timers.hierarchical import Hierarchical
+from filewheel.timers.loop_scope import TimeoutScope
+from filewheel.timers.loop_wheel import LoopWheel
 from filewheel.timers.ordered_list import OrderedList
 from filewheel.timers.scheduled_executor import ScheduledExecutor, ScheduledFuture
 from filewheel.timers.scheme import Expire, Scheme, Wheel
@@ -34,6 +37,8 @@ __all__ = [
     "HashedUnordered",
     "HashedWheelTimer",
     "Hierarchical",
+    "LoopTimeout",
+    "LoopWheel",
     "OrderedList",
     "ScheduledExecutor",
     "ScheduledFuture",
@@ -42,6 +47,7 @@ __all__ = [
     "Slot",
     "State",
     "SystemTimer",
+    "TimeoutScope",
     "Timer",
     "TimerTask",
     "UnorderedList",

@@ -21,6 +21,7 @@ from tests.crash.mutants import (
     keys,
     laps,
     links,
+    loops,
     scheduling,
     sets,
     timers,
@@ -42,6 +43,7 @@ MUTANTS: list[Mutant] = [
     *kafka.MUTANTS,
     *kafka_people.MUTANTS,
     *timers.MUTANTS,
+    *loops.MUTANTS,
 ]
 
 
