@@ -350,20 +350,20 @@ def test_low_is_that_of_the_marker_until_everything_was_counted(path: Path, cloc
     second.close()
 
 
-def test_low_follows_what_goes_out(partition: Partition, clock: FakeClock) -> None:
+def test_low_is_the_first_offset_that_waits(partition: Partition, clock: FakeClock) -> None:
     partition.next_chunk(1)
-    partition.take_in([a_put(n, n) for n in range(10_000)])
+    partition.take_in([a_put(n, n if n != 100 else 5000) for n in range(10_000)])
     assert partition.low() == 0
     clock.advance(4094)
     partition.settle(partition.next_chunk(5000))
-    assert partition.low() == 0  # the last of the first block waits
-    clock.advance(1)
+    assert (partition.low(), partition.waiting) == (100, 10_000 - 4094)
+    clock.advance(906)
     partition.settle(partition.next_chunk(5000))
-    assert partition.low() == 4096
-    clock.advance(100_000)
-    for _ in range(2):
-        assert partition.low() == 4096
-        partition.settle(partition.next_chunk(2952))
+    assert partition.low() == 5001
+    clock.advance(10_000)
+    partition.settle(partition.next_chunk(2000))
+    assert partition.low() == 7001
+    partition.settle(partition.next_chunk(5000))
     assert (partition.low(), partition.waiting) == (10_000, 0)
 
 

@@ -52,6 +52,10 @@ log = logging.getLogger("filewheel.kafka")
     help="When a target refuses a record.",
 )  # fmt: skip
 @click.option(
+    "--on-missing-target", type=click.Choice(["put-back", "retry", "dead-letter"]), default=None,
+    help="When a target does not exist, with retry.  [default: put-back; with --keyed dead-letter]",
+)  # fmt: skip
+@click.option(
     "--listen", default="", metavar="HOST:PORT",
     help="Answer /metrics (Prometheus) and /health here, e.g. 127.0.0.1:9464.  [default: nowhere]",
 )  # fmt: skip
@@ -74,6 +78,7 @@ def run(
     standby: Literal["none", "all"],
     on_gap: Literal["stop", "skip"],
     on_target_error: Literal["retry", "dead-letter", "put-back"],
+    on_missing_target: Literal["put-back", "retry", "dead-letter"] | None,
     listen: str,
     horizon: int | None,
     default_target: str,
@@ -90,7 +95,7 @@ def run(
     """
     policy = Policy(
         cluster.topic, default_target=default_target, horizon_s=None if horizon is None else horizon / US_PER_S,
-        on_target_error=on_target_error, keyed=keyed,
+        on_target_error=on_target_error, on_missing_target=on_missing_target or "", keyed=keyed,
     )  # fmt: skip
     settings = Settings(exactly_once=exactly_once, standby=standby, on_gap=on_gap, accept_options=accept_options)
     name = node or socket.gethostname()

@@ -71,7 +71,7 @@ def refusal_of(error: KafkaError) -> Refusal | None:
     """Return the refusal of one record; None if neither it nor its target is the reason."""
     name = error.name()
     if name in _OF_THE_TARGET or name in _OF_THE_RECORD:
-        return Refusal(error.str(), is_lasting=name in _OF_THE_RECORD)
+        return Refusal(error.str(), is_lasting=name in _OF_THE_RECORD, is_missing=name in _MISSING)
     return None
 
 

@@ -44,6 +44,7 @@ class Level:
         return Policy(
             self.topic(base), f"{base}.dlt", default_target, self.delay_ms / 1000 + SLACK_S,
             on_target_error=on_target_error,
+            on_missing_target="retry",  # a level has no way back
         )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ most one unit is under way.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from filewheel.kafka.node.transport import End, Outcome, Refusal, Sink
 from filewheel.kafka.partition.marker import Marker
 from filewheel.kafka.records.record import Outgoing
 from filewheel.message import ID_BYTES, LOW_BITS, Message, due_of
+
+log = logging.getLogger("filewheel.kafka")
 
 BACK_OFF_US = 100_000
 """The first wait after a unit that failed; each next one doubles it."""
@@ -132,6 +135,8 @@ class Firing:
         self._is_full = marker.is_full
         self._back_off_us = BACK_OFF_US
         self._retry_at_us = 0
+        self._is_holding = False
+        """A unit failed, and is tried again: one line of the log says so."""
 
     @property
     def may_take_in(self) -> bool:
@@ -202,6 +207,9 @@ class Firing:
         if any(replaced):
             self._send()
             return
+        if not self._is_holding:
+            self._is_holding = True
+            log.warning("partition %d holds its due records: %s; trying again", self.partition, self.reason)
         self.stage = Stage.BACKING_OFF
         self._retry_at_us = steady_us + self._back_off_us
         self._back_off_us = min(self._back_off_us * 2, BACK_OFF_MAX_US)
@@ -275,6 +283,9 @@ class Firing:
         self._tally.sent_out(unit.records, unit.replaced)
         self._tally.was_late([message.id for message in unit.chunk.messages], now_us)
         self.stage = Stage.IDLE
+        if self._is_holding:
+            self._is_holding = False
+            log.warning("partition %d goes on", self.partition)
         self.reason = ""
         self._back_off_us = BACK_OFF_US
         self._is_full = unit.marker.is_full

@@ -44,6 +44,8 @@ class Rules:
     def instead(self, partition: int, message: Message, refusal: Refusal, now_ms: int) -> Outgoing | None:
         """Return the record that takes the place of a refused one; None to send the same one again."""
         policy = self._policy
+        if refusal.is_missing:
+            policy = policy.for_missing_target  # mutant: kafka-typo-holds
         if refusal.is_lasting and policy.on_target_error == "retry":
             policy = replace(policy, on_target_error="dead-letter")  # no repetition helps
         return fate.refused(message, refusal.reason, partition, now_ms, policy)

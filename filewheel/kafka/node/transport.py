@@ -27,6 +27,8 @@ class Refusal:
     reason: str
     is_lasting: bool = False
     """No repetition helps, e.g. the record is too large."""
+    is_missing: bool = False
+    """The target topic, or its partition, does not exist."""
 
 
 class End(Enum):

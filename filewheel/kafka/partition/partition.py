@@ -145,10 +145,8 @@ class Partition:
         return self._losses.is_news
 
     def low(self) -> int:
-        """Return an offset before which every record is done: that of the marker, until the waiting ones are counted.
-
-        At most 4,096 less than it could be.
-        """
+        """Return an offset before which every record is done: that of the marker until the waiting ones are noted, then
+        the first that waits."""
         with self._lock:
             # What was lost is not counted.
             if not self._waiting.is_complete or self.has_lost:  # mutant: kafka-low-too-soon

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from filewheel.checks import check_choice, check_flag, check_number, check_whole, shown
@@ -21,6 +21,7 @@ _TOPIC = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_CHARS_MAX}}}")
 
 BeyondHorizon = Literal["dead-letter", "roll"]
 OnTargetError = Literal["retry", "dead-letter", "put-back"]
+OnMissingTarget = Literal["", "retry", "dead-letter", "put-back"]
 
 
 def is_topic(name: str) -> bool:
@@ -45,6 +46,9 @@ class Policy:
     on_target_error: OnTargetError = "retry"
     """What happens when a target refuses a record: again until it succeeds (its partition waits), a dead letter, or
     back to the delay topic."""
+    on_missing_target: OnMissingTarget = ""
+    """The same for a target topic that does not exist, where `on_target_error` is "retry": one mistyped name would hold
+    up its whole partition. Default: "put-back"; "dead-letter" for a keyed topic."""
     put_back_s: float = 10.0
     """How long a record waits in the delay topic after it was put back."""
     attempts_max: int = 10
@@ -57,6 +61,8 @@ class Policy:
     def __post_init__(self) -> None:
         if not self.dead_letter_topic:
             object.__setattr__(self, "dead_letter_topic", f"{self.topic}.dlt")
+        if not self.on_missing_target:
+            object.__setattr__(self, "on_missing_target", "dead-letter" if self.keyed else "put-back")
         names = ("topic", "dead_letter_topic", "default_target")
         for name in names:
             topic = getattr(self, name)
@@ -72,16 +78,25 @@ class Policy:
             check_number("horizon_s", self.horizon_s)
         check_choice("beyond_horizon", self.beyond_horizon, ("dead-letter", "roll"))
         check_choice("on_target_error", self.on_target_error, ("retry", "dead-letter", "put-back"))
+        check_choice("on_missing_target", self.on_missing_target, ("retry", "dead-letter", "put-back"))
         check_number("put_back_s", self.put_back_s)
         check_whole("attempts_max", self.attempts_max)
         check_flag("keyed", self.keyed)
         check_flag("keep_routing", self.keep_routing)
         # A record that goes back to the delay topic is a new one there. A cancellation that is read in between would
         # come before it, and have no effect.
-        if self.keyed and self.on_target_error == "put-back":
-            raise BadArgument("keyed and on_target_error='put-back' exclude each other", hint="retry or dead-letter")
+        for name in ("on_target_error", "on_missing_target"):
+            if self.keyed and getattr(self, name) == "put-back":
+                raise BadArgument(f"keyed and {name}='put-back' exclude each other", hint="retry or dead-letter")
         if self.keyed and self.beyond_horizon == "roll":
             raise BadArgument("keyed and beyond_horizon='roll' exclude each other", hint="dead-letter")
+
+    @property
+    def for_missing_target(self) -> Policy:
+        """Return the policy for a record whose target does not exist."""
+        if self.on_target_error != "retry" or self.on_missing_target == "":
+            return self
+        return replace(self, on_target_error=self.on_missing_target)
 
     @property
     def digest(self) -> str:

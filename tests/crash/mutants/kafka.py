@@ -64,8 +64,6 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_partition.py::test_what_went_out_on_a_full_disk_is_dropped_later_and_not_handed_out_again"),
     m("kafka-low-too-soon", "C", NEVER, "`low` is the marker's until everything that waits was counted",
       "tests/kafka/test_partition.py::test_low_is_that_of_the_marker_until_everything_was_counted"),
-    m("kafka-unwalked-removed", "C", NEVER, "what ends before the count has come to it is not counted off",
-      "tests/kafka/test_partition.py::test_records_that_come_and_go_during_the_count_are_counted_once"),
     m("kafka-key-goes-back", "U", NEVER, "an old record that is read again does not replace its successor",
       "tests/kafka/test_keyed.py::test_an_old_record_that_is_read_again_does_not_replace_its_successor"),
     m("kafka-key-twice", "U", NEVER, "of the records of a key in one batch the last counts",
@@ -100,4 +98,6 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_other_options.py::test_a_wheel_that_was_filled_with_other_options_is_refused"),
     m("kafka-standby-other-options", "C", becomes("wheel.apply(Marker.unpack(packed))"), "a standby with other options ends",
       "tests/kafka/test_other_options.py::test_a_standby_ends_at_the_first_marker_of_other_options"),
+    m("kafka-typo-holds", "C", DROP, "a record whose target does not exist does not hold up its partition",
+      "tests/kafka/test_missing_target.py::test_a_record_for_a_missing_topic_is_put_back_and_what_is_behind_it_goes_out"),
 ]  # fmt: skip
