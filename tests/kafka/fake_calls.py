@@ -8,7 +8,7 @@ member learns at its next poll that it owns no partition any more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
@@ -55,11 +55,14 @@ class CallCluster:
     """Units stay under way until `finish`."""
     is_silent: bool = False
     """Questions for committed positions get no answer."""
+    appended: int = 0
+    """How many records were produced."""
     _next: int = 0
 
     # What producers and the delay service do.
 
     def append(self, out: Outgoing) -> None:
+        self.appended += 1
         if out.topic == self.topics.delay:
             if self.keyed and out.key is not None:
                 self.waiting = [w for w in self.waiting if w.key != out.key]
@@ -147,12 +150,14 @@ class FakeCallSink:
         self.exactly_once = cluster.exactly_once
         self.is_closed = False
 
-    def send(self, records: Sequence[Outgoing], positions: Mapping[int, Place], group: Any, done: Done) -> None:
+    def send(
+        self, records: Sequence[Outgoing], positions: Mapping[int, Place], group: Callable[[], Any], done: Done
+    ) -> None:
         def answer(outcome: Outcome) -> None:
             if not self.is_closed:
                 done(outcome)
 
-        generation = self.cluster.generation if group is None else group
+        generation = group()
         self.cluster.under_way.append(Unit(self, list(records), dict(positions), generation, answer))
         if not self.cluster.is_manual:
             self.cluster.finish(index=-1)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
 from typing import Any
 
 import pytest
 
 from filewheel import BadArgument, Retry, current_job
-from filewheel.kafka.node.transport import End
+from filewheel.kafka.node.transport import End, Outcome
 from filewheel.kafka.records.record import Outgoing
 from tests.kafka.fake_calls import CallCluster
 from tests.kafka.workers import Worker, a_cluster, a_scheduler
@@ -199,6 +201,10 @@ class Broker:
         self.calls: list[str] = []
         self.loses: set[str] = set()
         """Calls whose answer is lost, once each."""
+        self.generation = 1
+        self.hangs = threading.Event()
+        """While it is not set, positions get no answer."""
+        self.hangs.set()
 
     def end(self, topics: set[str], *, commits: bool) -> None:
         """End what is open in the topics that the transaction touched, whichever transaction it came from."""
@@ -229,10 +235,16 @@ class Producer:
         return 0
 
     def send_offsets_to_transaction(self, offsets: Any, group: Any, timeout_s: float) -> None:
+        if len(self.broker.calls) == 2:  # init and the abort of the first producer
+            self.broker.hangs.wait()
+        if group != self.broker.generation:
+            raise confluent_kafka.KafkaException(confluent_kafka.KafkaError(22))  # ILLEGAL_GENERATION
         self.topics.add("offsets")
         self.broker.open.append(("offsets", [(o.partition, o.offset, o.metadata) for o in offsets]))
 
     def commit_transaction(self, timeout_s: float) -> None:
+        if "commit-never" in self.broker.loses:
+            self.broker.generation += 1  # the group rebalanced, too
         self._maybe_lost("commit-never")
         self.broker.end(self.topics, commits=True)
         self._maybe_lost("commit")
@@ -258,10 +270,14 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     return broker
 
 
+def _note(broker: Broker, ends: list[End], answered: threading.Event, outcome: Outcome) -> None:
+    broker.calls.append(outcome.end.value)
+    ends.append(outcome.end)
+    answered.set()
+
+
 def ended(broker: Broker, records: list[Outgoing], positions: dict[int, tuple[int, str]]) -> list[End]:
     """Send two units one after the other; return their ends."""
-    import threading
-
     from filewheel.kafka.client.call_transaction import TransactionCallSink
 
     sink = TransactionCallSink({}, "calls", lambda: [("delays", 0), ("calls", 0), ("calls.dead", 0)])
@@ -269,9 +285,10 @@ def ended(broker: Broker, records: list[Outgoing], positions: dict[int, tuple[in
     try:
         for _ in range(2):
             answered = threading.Event()
-            sink.send(records, positions, None, lambda o, e=answered: (ends.append(o.end), e.set()))  # type: ignore[misc]
+            sink.send(records, positions, lambda: broker.generation, partial(_note, broker, ends, answered))
             assert answered.wait(30)
     finally:
+        broker.hangs.set()
         sink.close()
     return ends
 
@@ -282,7 +299,7 @@ RECORDS = [Outgoing("delays", None, b"retry"), Outgoing("calls.dead", None, b"de
 def test_records_and_positions_are_committed_together(broker: Broker) -> None:
     assert ended(broker, RECORDS, {0: (7, "1:")}) == [End.DELIVERED] * 2
     assert broker.committed == [("delays", b"retry"), ("calls.dead", b"dead"), ("offsets", [(0, 7, "1:")])] * 2
-    assert broker.calls == ["init", "abort"]
+    assert broker.calls == ["init", "abort", "delivered", "delivered"]
 
 
 def test_what_a_broker_forgot_of_a_predecessor_is_never_committed(broker: Broker) -> None:
@@ -295,8 +312,17 @@ def test_what_a_broker_forgot_of_a_predecessor_is_never_committed(broker: Broker
 def test_a_lost_commit_is_reported_when_a_new_producer_has_decided_it(broker: Broker, lost: str) -> None:
     broker.loses = {lost}
     assert ended(broker, RECORDS, {0: (7, "")}) == [End.UNDECIDED, End.DELIVERED]
-    assert broker.calls == ["init", "abort", "init", "abort"]
+    assert broker.calls == ["init", "abort", "init", "abort", "undecided", "delivered"]
     assert broker.open == []
+
+
+def test_a_call_of_the_client_that_never_returns_is_abandoned(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    from filewheel.kafka.client import call_transaction
+
+    monkeypatch.setattr(call_transaction, "LIMIT_S", 0.2)
+    broker.hangs.clear()
+    assert ended(broker, RECORDS, {0: (7, "")}) == [End.UNDECIDED, End.DELIVERED]
+    assert broker.calls[:5] == ["init", "abort", "init", "abort", "undecided"]
 
 
 def test_a_producer_that_cannot_be_opened_is_tried_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,4 +331,4 @@ def test_a_producer_that_cannot_be_opened_is_tried_again(broker: Broker, monkeyp
     monkeypatch.setattr(call_transaction, "PAUSE_S", 0.01)
     broker.loses = {"abort"}
     assert ended(broker, RECORDS, {}) == [End.DELIVERED] * 2
-    assert broker.calls == ["init", "init", "abort"]
+    assert broker.calls == ["init", "init", "abort", "delivered", "delivered"]

@@ -331,6 +331,71 @@ def test_a_slow_handler_does_not_keep_the_worker_from_polling(cluster: CallClust
     assert worker.source.paused == set()
 
 
+def test_outcomes_that_are_not_produced_yet_bound_the_calls_in_hand(cluster: CallCluster) -> None:
+    cluster.is_manual = True
+    scheduler = a_scheduler(cluster, in_flight=4)
+    worker = Worker(scheduler, cluster)
+    ran = []
+
+    @scheduler.on()
+    def fails() -> None:
+        ran.append(1)
+        raise ValueError
+
+    for _ in range(20):
+        fails.enqueue()
+    for _ in range(5):
+        worker.turn()
+    assert len(ran) == 4
+
+
+def test_an_outcome_that_waits_is_not_produced_after_its_partition_went_away() -> None:
+    cluster = a_cluster()
+    scheduler = a_scheduler(cluster)
+
+    @scheduler.on(retry=Retry(delay_s=1000))
+    def fails() -> None:
+        raise ValueError
+
+    for _ in range(4):
+        fails.enqueue()
+    first = Worker(scheduler, cluster)
+    cluster.is_manual = True
+    first.turn()
+    while cluster.under_way:
+        cluster.finish(End.FAILED)
+    first.keeper.poll(0)
+    cluster.expire(first.source)
+    cluster.is_manual, cluster.is_silent = False, True
+    first.keeper.poll(0)  # it hears of it
+    first.after(11)
+    first.keeper.close()
+    assert cluster.waiting == []
+    cluster.is_silent = False
+    second = Worker(scheduler, cluster)
+    second.turn()
+    assert len(cluster.waiting) == 4
+
+
+def test_what_was_produced_of_an_outcome_is_not_produced_again() -> None:
+    cluster = a_cluster()
+    scheduler = a_scheduler(cluster)
+
+    @scheduler.every(60)
+    @scheduler.on(retry=Retry(limit=0))
+    def dies() -> None:
+        raise ValueError
+
+    worker = Worker(scheduler, cluster)
+    worker.turn()
+    cluster.refuses = {"calls.dead"}
+    before = cluster.appended
+    worker.after(60)
+    for _ in range(5):
+        worker.after(1)
+    assert cluster.appended - before == 2, "fired once, and one successor"
+
+
 def test_an_outcome_is_not_done_before_the_cluster_confirmed_it(cluster: CallCluster) -> None:
     cluster.is_manual = True
     scheduler = a_scheduler(cluster)

@@ -6,7 +6,7 @@ Invariant: no client is made before it is needed, so that a program that only de
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from filewheel.errors import ClusterError, MissingTopic, NoBroker, TooLarge
@@ -36,7 +36,9 @@ class SharedCallSink:
         self._producer = producer
         self._is_closed = False
 
-    def send(self, records: Sequence[Outgoing], positions: Mapping[int, object], group: Any, done: Done) -> None:
+    def send(
+        self, records: Sequence[Outgoing], positions: Mapping[int, object], group: Callable[[], Any], done: Done
+    ) -> None:
         """Produce records. The source commits the positions."""
         Sending(self._producer, records, None, lambda outcome: None if self._is_closed else done(outcome)).send()
 

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from filewheel.env import Clock
 from filewheel.errors import Damaged
@@ -249,15 +248,15 @@ class CallKeeper:
             return
         self._endings = deque(e for e in self._endings if e.retry_us > now_us)
         if self._sink.exactly_once:
-            self._send(ready, self._positions(ready), self._source.group())
+            self._send(ready, self._positions(ready))
         else:
             for ending in ready:
-                self._send([ending], {}, None)
+                self._send([ending], {})
 
-    def _send(self, unit: list[_Ending], positions: Mapping[int, Position], group: Any) -> None:
+    def _send(self, unit: list[_Ending], positions: Mapping[int, Position]) -> None:
         self._sent.update(unit)
         records = [record for ending in unit for record in ending.records]
-        self._sink.send(records, positions, group, partial(self._answer, unit))
+        self._sink.send(records, positions, self._source.group, partial(self._answer, unit))
 
     def _answer(self, unit: list[_Ending], outcome: Outcome) -> None:
         """Note an outcome. On any thread."""

@@ -6,7 +6,7 @@ Invariant: an outcome never claims more than the cluster confirmed (node/transpo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from filewheel.kafka.node.transport import Done, Listener, Polled
@@ -14,6 +14,7 @@ from filewheel.kafka.records.record import Outgoing
 
 Place = tuple[int, str]
 """A committed position of a partition, and its metadata (progress.py)."""
+Group = Callable[[], Any]
 
 
 class CallSource(Protocol):
@@ -34,7 +35,7 @@ class CallSource(Protocol):
         """Commit positions, in the background or before it returns. Raises nothing: a later commit says it again."""
 
     def group(self) -> Any:
-        """Return this member and its generation, for a transaction that commits positions."""
+        """Return this member and its generation, for a transaction that commits positions. Thread-safe."""
 
     def close(self) -> None:
         """Leave the group. Calls `Listener.revoked` for what is owned."""
@@ -46,9 +47,10 @@ class CallSink(Protocol):
     exactly_once: bool
     """Positions are committed by `send`, one unit at a time; not by the source."""
 
-    def send(self, records: Sequence[Outgoing], positions: Mapping[int, Place], group: Any, done: Done) -> None:
+    def send(self, records: Sequence[Outgoing], positions: Mapping[int, Place], group: Group, done: Done) -> None:
         """Produce records; exactly once: in one transaction with the positions. Returns at once.
 
+        `group` returns this member; the transaction is that of the generation of now.
         After UNDECIDED or FENCED the transaction is decided: the committed positions say how.
         """
 
