@@ -57,8 +57,7 @@ class DelayQueue(Generic[Item]):
         if item is None:
             raise BadArgument("an item is not None, which poll returns when there is none")
         check_time("due_ns", due_ns)
-        self._owner.check()
-        with self._available:
+        with self._owner.one_call(self._available):
             if self._is_closed or self._is_ending:
                 raise self._owner.closed()
             entry = self._heap.start(due_ns, item)
@@ -81,9 +80,8 @@ class DelayQueue(Generic[Item]):
         return self._take(self.now_ns() + delay_ns("timeout", timeout))
 
     def _take(self, until_ns: int | None) -> Item | None:
-        self._owner.check()
         me = threading.get_ident()
-        with self._available:
+        with self._owner.one_call(self._available):
             try:
                 while True:
                     head = self._heap.first()
@@ -111,26 +109,23 @@ class DelayQueue(Generic[Item]):
 
     def peek(self) -> Item | None:
         """Return the first item, due or not, without removing it; None when there is none."""
-        self._owner.check()
-        with self._available:
+        with self._owner.one_call(self._available):
             head = self._heap.first()
             return None if head is None else head.item
 
     def next_due_ns(self) -> int | None:
         """Return the due time of the first item; None when there is none."""
-        self._owner.check()
-        with self._available:
+        with self._owner.one_call(self._available):
             head = self._heap.first()
             return None if head is None else head.due
 
     def drain_to(self, items: list[Item], most: int | None = None) -> int:
         """Move the items that are due to the end of a list, at most this many; return how many. Raises BadArgument."""
         most = None if most is None else check_whole("most", most, least=0)
-        self._owner.check()
         if not isinstance(items, list):
             raise BadArgument("drain_to appends to a list")
         count = 0
-        with self._available:
+        with self._owner.one_call(self._available):
             now_ns = self.now_ns()
             while (most is None or count < most) and (head := self._heap.first()) is not None and head.due <= now_ns:
                 items.append(self._heap.pop().item)
@@ -139,8 +134,7 @@ class DelayQueue(Generic[Item]):
 
     def remove(self, entry: Entry[Item]) -> bool:
         """Remove an item by its entry: True if it was in the queue. Raises BadArgument for another queue's entry."""
-        self._owner.check()
-        with self._available:
+        with self._owner.one_call(self._available):
             is_removed = self._heap.stop(entry)
             if self._is_ending and not len(self._heap):
                 self._available.notify_all()
@@ -148,14 +142,12 @@ class DelayQueue(Generic[Item]):
 
     def items(self) -> list[Item]:
         """Return the items in the queue, due or not, in no order."""
-        self._owner.check()
-        with self._available:
+        with self._owner.one_call(self._available):
             return [entry.item for entry in self._heap]
 
     def close(self) -> list[Item]:
         """End the queue: who waits, and every later call, gets Closed. Return the items that are left."""
-        self._owner.check()
-        with self._available:
+        with self._owner.one_call(self._available):
             self._is_closed = True
             self._available.notify_all()
             return [entry.item for entry in self._heap.clear()]

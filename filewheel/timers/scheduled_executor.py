@@ -131,7 +131,7 @@ class ScheduledExecutor(Executor):
         self._count = check_whole("max_workers", count)
         self._queue: DelayQueue[ScheduledFuture[Any]] = DelayQueue(clock=clock, name="ScheduledExecutor")
         self._workers = Workers("ScheduledExecutor", partial(_give_up, self._queue))
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()
         weakref.finalize(self, self._queue.finish).atexit = False
 
     def submit(self, fn: Callable[P, Result], /, *args: P.args, **kwargs: P.kwargs) -> ScheduledFuture[Result]:

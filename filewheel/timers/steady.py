@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from filewheel.checks import check_number, shown
 from filewheel.env import Clock
-from filewheel.errors import BadArgument, Closed, Forked
+from filewheel.errors import BadArgument, Closed, Forked, Reentered
 
 Result = TypeVar("Result")
 NS_PER_S = 1_000_000_000
@@ -98,6 +98,19 @@ class Owner:
         """Raise Forked in a child of that process."""
         if self._pid != os.getpid():  # mutant: timer-forked-waits
             raise Forked(f"this {self._name} belongs to the process that made it", hint="make another after the fork")
+
+    def one_call(self, lock: threading.Condition | threading.RLock) -> threading.Condition | threading.RLock:
+        """Return a reentrant lock for a `with`. Raises Forked, and Reentered when this thread has the lock.
+
+        A signal handler or a destructor may interrupt a call of its own thread: it would see, and leave, half a change.
+        """
+        self.check()
+        if lock._is_owned():  # type: ignore[union-attr]  # mutant: timer-call-in-call
+            raise Reentered(
+                f"this thread is in the middle of another call of this {self._name}",
+                hint="give signal handlers and destructors one of their own, or a HashedWheelTimer",
+            )
+        return lock
 
     def closed(self) -> Closed:
         """Return the error of a call after the end."""

@@ -91,8 +91,7 @@ class _Reaper:
         return self.slots.take()
 
     def add(self, task: TimerTask) -> None:
-        self._owner.check()
-        with self._lock:
+        with self._owner.one_call(self._lock):
             if self.slots.is_ending:
                 raise self._owner.closed()
             if not len(self._workers):
@@ -104,8 +103,7 @@ class _Reaper:
             self._hand_over(task)
 
     def cancel(self, task: TimerTask) -> bool:
-        self._owner.check()
-        with self._lock:
+        with self._owner.one_call(self._lock):
             if task.entry is None or not self.wheel.stop(task.entry):
                 return False
             task.settle(STOPPED)
@@ -138,8 +136,7 @@ class _Reaper:
                 log.exception("an executor refused the function of a timer: %s", call)
 
     def close(self) -> list[TimerTask]:
-        self._owner.check()
-        with self._lock:
+        with self._owner.one_call(self._lock):
             self.slots.close()
             unfired = [entry.item for entry in self.wheel.clear()]
             for task in unfired:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from filewheel import BadArgument, Closed
+from filewheel import BadArgument, Closed, Reentered
 from filewheel.testing import FakeClock
 from filewheel.timers import DelayQueue
 from tests.timers.support import InThread, soon
@@ -69,10 +69,11 @@ def test_a_leader_that_leaves_hands_over_to_a_follower() -> None:
     queue: DelayQueue[int] = DelayQueue()
     takers = [InThread(queue.take) for _ in range(3)]
     soon(lambda: waiting(queue) == 3)
-    with queue._available:  # one wakes, for the first; it is the only one that the puts wake
-        queue.put(1)
-        queue.put(2, 0.001)
-        queue.put(3, 0.002)
+    with queue._available:  # one wakes, for the first; no put wakes another
+        now_ns = queue.now_ns()
+        for number in range(3):
+            queue._heap.start(now_ns + number, number + 1)
+        queue._available.notify()
     assert sorted(taker.result() for taker in takers) == [1, 2, 3]
 
 
@@ -226,3 +227,22 @@ def test_what_is_no_item_no_list_and_no_clock_is_refused() -> None:
         queue.drain_to([], -1)
     with pytest.raises(BadArgument, match="steady_us"):
         DelayQueue(clock=object())  # type: ignore[arg-type]
+
+
+def test_a_call_in_the_middle_of_another_of_its_thread_is_refused_and_changes_nothing() -> None:
+    """As a signal handler or a destructor makes it, in the middle of a compaction of the heap for one."""
+    queue: DelayQueue[int] = DelayQueue()
+    entry = queue.put(1)
+    with queue._available:
+        for call in (
+            lambda: queue.put(2),
+            queue.take,
+            queue.poll,
+            queue.close,
+            lambda: queue.remove(entry),
+            queue.peek,
+        ):
+            with pytest.raises(Reentered, match="in the middle of another call of this DelayQueue. Try: give signal"):
+                call()
+        queue.finish()  # a destructor may
+    assert queue.take() == 1

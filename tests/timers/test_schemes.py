@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -86,6 +87,29 @@ class Schemes(RuleBasedStateMachine):
         for name in MAKERS:
             self._advance(name, self.now)
 
+    @precondition(lambda self: self.due)
+    @rule(by=st.integers(0, 60), pick=st.integers(0), delay=DELAYS)
+    def advance_and_react(self, by: int, pick: int, delay: int) -> None:
+        """The first expiry stops a timer, due now or not, and starts one; if none expires, the test does."""
+        self.now += by
+        number, due = pick % len(self.due), self.now + delay
+        for name, scheme in self.schemes.items():
+            entry = self.entries[name][number]
+            reactions = [1]
+
+            def react(name: str = name, entry: Entry[int] | None = entry, left: list[int] = reactions) -> None:
+                if left and left.pop():
+                    if entry is not None:
+                        was = entry.state
+                        assert self.schemes[name].stop(entry) == (was is State.PENDING)
+                    self._start(name, len(self.due), due)
+
+            self._advance(name, self.now, react)
+            react()
+            assert len(scheme) == len(list(scheme))
+        self.due.append(due)
+        self.was_overdue.append(due <= self.now)
+
     @rule()
     def go_back(self) -> None:
         """A clock that runs back expires nothing that is not due."""
@@ -102,7 +126,7 @@ class Schemes(RuleBasedStateMachine):
             if found is not None:
                 assert found <= max(min(pending) + self.tick - 1, scheme.now)
 
-    def _advance(self, name: str, now: int) -> None:
+    def _advance(self, name: str, now: int, react: Callable[[], None] = int) -> None:  # type: ignore[assignment]
         scheme, mine = self.schemes[name], self.entries[name]
         before = [n for n, e in enumerate(mine) if e is not None and e.state is State.PENDING]
         found: list[int] = []
@@ -111,13 +135,16 @@ class Schemes(RuleBasedStateMachine):
             assert entry.state is State.EXPIRED
             assert not scheme.stop(entry)
             found.append(entry.item)
+            react()
 
         count = scheme.advance(now, expire)
         assert count == len(found) == len(set(found))
         for number in found:
             assert self.due[number] <= self.now, "early"
         edge = self.now // self.tick * self.tick if hasattr(scheme, "tick") else self.now
-        late = {n for n in before if self.due[n] <= edge or self.was_overdue[n]} - set(found)
+        stopped = {n for n in before if self.entries[name][n].state is State.STOPPED}  # type: ignore[union-attr]
+        assert not stopped & set(found)
+        late = {n for n in before if self.due[n] <= edge or self.was_overdue[n]} - set(found) - stopped
         assert not late, "late, or lost"
         self._in_order(name, found)
         self.expired[name] += found

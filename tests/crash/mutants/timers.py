@@ -45,4 +45,6 @@ MUTANTS: list[Mutant] = [
       "tests/timers/test_hashed_wheel_timer.py::test_a_cancel_before_during_and_after_its_tick_wins_once"),
     m("timer-expired-after-cancel", "T", NEVER, "a timer that was cancelled is not called, though it is still in the wheel",
       "tests/timers/test_hashed_wheel_timer.py::test_a_cancel_before_during_and_after_its_tick_wins_once"),
+    m("timer-call-in-call", "T", NEVER, "a call in the middle of another of its thread is refused",
+      "tests/timers/test_delay_queue.py::test_a_call_in_the_middle_of_another_of_its_thread_is_refused_and_changes_nothing"),
 ]  # fmt: skip
