@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dis
+import functools
 import gc
 import os
 import shutil
@@ -157,8 +159,30 @@ def eventually(condition: Callable[[], Any], timeout_s: float = 60) -> Any:
         time.sleep(0.01)
 
 
+@functools.cache
+def _unsignalled(code: CodeType) -> frozenset[int]:
+    """Return the instructions before which no signal is answered: at the end of a `with`, and at a bare `try:`."""
+    ops = list(dis.get_instructions(code))
+    found = {op.offset for op in ops if op.opname in ("PUSH_EXC_INFO", "WITH_EXCEPT_START", "NOP")}
+    for n in range(len(ops) - 3):
+        three = [op.opname == "LOAD_CONST" and op.argval is None for op in ops[n : n + 3]]
+        if all(three) and ops[n + 3].opname in ("PRECALL", "CALL"):
+            while n and ops[n - 1].opname in ("SWAP", "COPY", "NOP"):  # of a `return` within it
+                found.add(ops[n].offset)
+                n -= 1
+            found.add(ops[n].offset)
+    return frozenset(found)
+
+
+def can_be_signalled(frame: FrameType) -> bool:
+    """Return whether the interpreter may answer a signal before this line."""
+    return frame.f_lasti not in _unsignalled(frame.f_code)
+
+
 @contextlib.contextmanager
-def interrupted(among: Callable[[CodeType], bool], line: int) -> Iterator[None]:
+def interrupted(
+    among: Callable[[CodeType], bool], line: int, where: Callable[[FrameType], bool] = lambda frame: True
+) -> Iterator[None]:
     """Raise KeyboardInterrupt before the line of this number that runs among these functions, and end it here."""
     left = line
 
@@ -166,7 +190,7 @@ def interrupted(among: Callable[[CodeType], bool], line: int) -> Iterator[None]:
         nonlocal left
         if not among(frame.f_code):
             return None
-        if event == "line" and left:
+        if event == "line" and left and where(frame):
             left -= 1
             if not left:
                 raise KeyboardInterrupt

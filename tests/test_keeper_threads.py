@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import threading
@@ -13,7 +12,6 @@ import pytest
 
 from filewheel import Closed, Keeper, NotClaimed, Settlement, Wheel
 from filewheel.disk import locks
-from filewheel.disk.directory import Directory
 from filewheel.firing.reserve import Reserve
 from filewheel.format import layout
 from filewheel.keys.index import Keys, LockedKeys
@@ -183,11 +181,11 @@ class ParsedEntries:
         self._lock = lock
         self._came = came
 
-    def acquire(self, blocking: bool = True) -> bool:
+    def __enter__(self) -> None:
         self._came()
-        return self._lock.acquire(blocking)  # type: ignore[attr-defined, no-any-return]
+        self._lock.acquire()  # type: ignore[attr-defined]
 
-    def release(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()  # type: ignore[attr-defined]
 
 
@@ -200,17 +198,16 @@ def test_what_two_threads_put_back_at_once_is_written_when_both_calls_have_retur
         one, other = batch[0], batch[-1]
         assert locks.bucket_of(one.id) == locks.bucket_of(other.id)
         first, has_lock, other_came = threading.current_thread(), threading.Event(), threading.Event()
-        trying_ids = locks.trying_ids
+        take_ids = locks.take_ids
 
-        @contextlib.contextmanager
-        def trying(directory: Directory, ids: Iterable[bytes]) -> Iterator[frozenset[int]]:
-            with trying_ids(directory, ids) as busy:
-                if threading.current_thread() is first:
-                    has_lock.set()
-                    assert other_came.wait(120)
-                else:
-                    other_came.set()
-                yield busy
+        def taking(held: locks.Held, ids: Iterable[bytes], wait_s: float) -> frozenset[int]:
+            busy = take_ids(held, ids, wait_s)
+            if threading.current_thread() is first:
+                has_lock.set()
+                assert other_came.wait(120)
+            else:
+                other_came.set()
+            return busy
 
         def came() -> None:
             if threading.current_thread() is not first:
@@ -220,7 +217,7 @@ def test_what_two_threads_put_back_at_once_is_written_when_both_calls_have_retur
             assert has_lock.wait(120)
             assert keeper.nack(other, delay=60) is not None
 
-        monkeypatch.setattr(locks, "trying_ids", trying)
+        monkeypatch.setattr(locks, "take_ids", taking)
         monkeypatch.setattr(keeper._settler, "_moving", ParsedEntries(keeper._settler._moving, came))
         thread = threads.go(put_back)
         assert keeper.nack(one, delay=60) is not None

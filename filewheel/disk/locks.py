@@ -125,13 +125,6 @@ def take_ids(held: Held, ids: Iterable[bytes], wait_s: float) -> frozenset[int]:
 
 
 @contextlib.contextmanager
-def trying_ids(directory: Directory, ids: Iterable[bytes]) -> Iterator[frozenset[int]]:
-    """Hold the locks of ids in a `with`, without a wait; yield the buckets held by others, as `take_ids` does."""
-    with Held(directory) as held:
-        yield take_ids(held, ids, 0)
-
-
-@contextlib.contextmanager
 def holding_ids(directory: Directory, ids: Iterable[bytes]) -> Iterator[None]:
     """Hold the locks of ids in a `with`; raise Locked when another process holds one for half a minute."""
     with Held(directory) as held:

@@ -14,9 +14,8 @@ Invariant: a claimed message is forgotten only when its outcome has been written
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from filewheel.disk import locks
 from filewheel.errors import Damaged, DiskError, FilewheelError, Locked, NotClaimed, disk_error
@@ -216,16 +215,16 @@ class Settler:
             # mutant: key-drop-unflushed-retry key-busy-ignored.2
             holders = {key: held.id for key, held in hold.look_all(keys, self._clock.now_us()).items()}
             self._enter(free, hold)  # mutant: key-retry-unlisted key-busy-ignored.3
-            with contextlib.ExitStack() as held:
-                held.enter_context(self._alone())  # mutant: id-own-threads
+            # Each thread lock stands in a `with` itself: Ctrl-C in a generator or an ExitStack leaves it held for ever.
+            with self._alone, locks.Held(self._store.dir) as held:  # mutant: id-own-threads
                 busy = self._take_ids(free, held)
-                held.enter_context(self._lock)
-                self._ingest()  # reads the moves and cancels that others wrote before these locks were taken
-                # mutant: id-busy-ignored
-                return self._write_locked([i for i in free if locks.bucket_of(i) not in busy], holders)
+                with self._lock:  # mutant: settle-lock-kept
+                    self._ingest()  # reads the moves and cancels that others wrote before these locks were taken
+                    # mutant: id-busy-ignored
+                    return self._write_locked([i for i in free if locks.bucket_of(i) not in busy], holders)
 
-    def _take_ids(self, ids: Sequence[bytes], held: contextlib.ExitStack) -> frozenset[int]:
-        """Hold the locks of ids until `held` ends; return the buckets that another process has.
+    def _take_ids(self, ids: Sequence[bytes], held: locks.Held) -> frozenset[int]:
+        """Take the locks of ids; return the buckets that another process has.
 
         The first use of a lock makes its file, which on a full disk takes the room of the ballast.
         """
@@ -233,21 +232,17 @@ class Settler:
 
         def take() -> None:
             nonlocal busy
-            busy = held.enter_context(locks.trying_ids(self._store.dir, ids))  # mutant: id-retry-unlocked id-waited-for
+            held.close()  # those of a try that found the disk full
+            busy = locks.take_ids(held, ids, 0)  # mutant: id-retry-unlocked id-waited-for
 
         self._reserve.spend(take)  # mutant: id-lock-no-ballast
         return busy
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Exclude other threads of this keeper in a `with`, while a frame is written."""
+    @property
+    def _alone(self) -> threading.RLock:
+        """The lock that excludes other threads of this keeper, for a `with`, while a frame is written."""
         # A signal handler inside a call of this keeper does not wait: the holder may be waiting for this very thread.
-        alone = self._moving.acquire(blocking=not self._lock._is_owned())  # type: ignore[attr-defined]
-        try:
-            yield
-        finally:
-            if alone:
-                self._moving.release()
+        return self._lock if self._lock._is_owned() else self._moving  # type: ignore[attr-defined]
 
     def _enter(self, ids: Sequence[bytes], hold: LockedKeys) -> None:
         """Enter the keys of messages that are about to be written."""

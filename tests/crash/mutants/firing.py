@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.crash.mutants.entry import Mutant, m
-from tests.crash.operations import ALWAYS, DROP, HOIST, NEVER, becomes, gives, without
+from tests.crash.operations import ALWAYS, DROP, HOIST, NEVER, becomes, gives, unguarded, without
 
 MUTANTS: list[Mutant] = [
     # -- firing ----------------------------------------------------------------------------------------------
@@ -72,13 +72,17 @@ MUTANTS: list[Mutant] = [
     m("id-busy-ignored", "V2", gives("self._write_locked(free, holders)"), "nor is it written while another has that lock",
       "tests/test_moves.py::test_a_retry_waits_for_who_is_in_the_middle_of_a_cancel_and_the_keeper_does_not"),
     m("id-waited-for", "V2",
-      gives("held.enter_context(locks.trying_ids(self._store.dir, ids, wait_s=5))"),
+      gives("locks.take_ids(held, ids, 5)"),
       "a keeper does not wait for who moves or cancels a message and was stopped",
       "tests/test_moves.py::test_a_retry_waits_for_who_is_in_the_middle_of_a_cancel_and_the_keeper_does_not"),
     m("id-lock-no-ballast", "D", becomes("take()"), "the lock of an id is made with the room of the ballast when the disk is full",
       "tests/test_settlement.py::test_on_a_full_disk_a_retry_makes_the_file_of_its_lock_with_the_room_of_the_ballast"),
-    m("id-own-threads", "V2", DROP, "threads of one keeper that put messages back do not find each other's locks busy",
+    m("id-own-threads", "V2", unguarded(1), "threads of one keeper that put messages back do not find each other's locks busy",
       "tests/test_keeper_threads.py::test_what_two_threads_put_back_at_once_is_written_when_both_calls_have_returned"),
+    m("settle-lock-kept", "V2",
+      becomes("if self._lock.__enter__():"),
+      "Ctrl-C in a settlement leaves no lock of the keeper held",
+      "tests/test_settle_interrupted.py::test_an_interrupt_before_each_line_of_a_settlement_leaves_no_lock_of_the_keeper_held"),
     m("key-moved-though-cancelled", "V1", NEVER, "a message that was cancelled by its id is not moved by its key",
       "tests/test_moves.py::test_what_was_cancelled_between_the_look_at_its_key_and_the_frame_is_not_moved"),
 ]  # fmt: skip
