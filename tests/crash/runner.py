@@ -74,7 +74,8 @@ class Run:
     def _campaign(self, outcome: Outcome, seconds: float) -> None:
         begun = time.monotonic()
         outcome.first = self.seed
-        shards = {lane: self._start(outcome.campaign, lane, seconds) for lane in range(self.jobs)}
+        jobs = min(self.jobs, outcome.campaign.jobs_max or self.jobs)
+        shards = {lane: self._start(outcome.campaign, lane, jobs, seconds) for lane in range(jobs)}
         try:
             self._listen(outcome, shards, begun + seconds)
         finally:
@@ -82,10 +83,10 @@ class Run:
                 stop(shard.process)
         outcome.seconds = time.monotonic() - begun
 
-    def _start(self, campaign: Campaign, lane: int, seconds: float) -> Shard:
+    def _start(self, campaign: Campaign, lane: int, jobs: int, seconds: float) -> Shard:
         command = [sys.executable, "-m", "tests.crash.shard", campaign.name, "--seconds", str(seconds)]
-        first = self.seed - self.seed % self.jobs + lane
-        command += ["--first", str(first), "--step", str(self.jobs)]
+        first = self.seed - self.seed % jobs + lane
+        command += ["--first", str(first), "--step", str(jobs)]
         return Shard(subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, start_new_session=True))
 
     def _listen(self, outcome: Outcome, shards: dict[int, Shard], end: float) -> None:
