@@ -103,6 +103,7 @@ class FakeSource:
         self.leaving: list[Place] = []
         self.next: dict[Place, int] = {}
         self.paused: set[Place] = set()
+        self.gone: list[Place] = []
         cluster.members.append(self)
         cluster.rebalance()
 
@@ -114,7 +115,8 @@ class FakeSource:
                 found = self.cluster.logs[place][offset : offset + limit - len(records)]
                 records += [(place[0], record) for record in found]
                 self.next[place] = offset + len(found)
-        return Polled(records)
+        gone, self.gone = self.gone, []
+        return Polled(records, gone)
 
     def _rebalanced(self) -> None:
         if self.leaving:

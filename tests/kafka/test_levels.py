@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from filewheel import BadArgument
+from filewheel.kafka import LevelService, level_service, make_level_topics
 from filewheel.kafka.levels.loop import COMMIT_S, LevelLoop
 from filewheel.kafka.levels.naming import Level, level_for, parse_levels
 from filewheel.kafka.levels.queue import BYTES_MAX, RECORDS_MAX
@@ -329,6 +330,45 @@ def test_on_a_real_broker_the_examples_make_the_topics_and_a_node_forwards_and_e
         node.wait()
     assert node.returncode == 0, log.read_text()
     assert re.search(rf"{name}\.1s \[\d\]: this node forwards it", log.read_text())
+
+
+def test_records_that_retention_deleted_before_they_were_forwarded_are_said_to_be_lost(
+    kafka: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from confluent_kafka import Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    name = f"t-{uuid.uuid4().hex[:12]}"
+    config = {"bootstrap.servers": kafka}
+    levels = parse_levels("500ms")
+    make_level_topics(config, name, levels, partitions=1)
+    source = f"{name}.500ms"
+
+    def put(*values: bytes) -> None:
+        producer = Producer(config)
+        for value in values:
+            producer.produce(source, value, headers={"scheduler-target-topic": f"{name}.dlt"})
+        assert producer.flush(60) == 0
+
+    def run(forwarded: int) -> LevelService:
+        service = level_service(config, name, levels, group=name, node="node")
+        thread = threading.Thread(target=service.run)
+        thread.start()
+        try:
+            eventually(lambda: sum(status.forwarded for status in service.status()) == forwarded, timeout_s=60)
+        finally:
+            service.stop()
+            thread.join(60)
+        return service
+
+    put(b"a")
+    assert run(1)._loop.gaps == 0  # type: ignore[union-attr]  # a new group is no gap
+    put(b"b", b"c", b"d")
+    admin = AdminClient(config)  # a name, because the answer comes only while it lives
+    (deleted,) = admin.delete_records([TopicPartition(source, 0, 3)]).values()
+    deleted.result(60)
+    assert run(1)._loop.gaps == 1  # type: ignore[union-attr]
+    assert f"{source} [0]: its log was deleted before it was forwarded" in caplog.text
 
 
 @pytest.mark.parametrize(("levels", "why"), [("1m,5s", "stands after"), ("0s", "longer than 0"), ("", "missing")])

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 ANSWER_S = 10.0
 NEW_TOPIC_S = (0.2, 0.5, 1.0)
 """The waits before a missing topic is asked for again."""
+_GONE = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
 
 
 class ConfluentLevels:
@@ -74,7 +75,7 @@ class ConfluentLevels:
             **self._config,
             "group.id": self._group,
             "partition.assignment.strategy": "cooperative-sticky",
-            "auto.offset.reset": "earliest",
+            "auto.offset.reset": "error",
             "enable.partition.eof": False,
             "queued.max.messages.kbytes": 4096,
         }
@@ -105,6 +106,7 @@ class LevelSource:
         self._listener = listener
         self._own: set[Place] = set()
         self._errors: list[str] = []
+        self._gone: list[Place] = []
         self._consumer = self._client.Consumer(config)
         self._consumer.subscribe(list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
@@ -120,12 +122,15 @@ class LevelSource:
             if error is None:
                 if (message.topic(), message.partition()) in self._own:
                     records.append((str(message.topic()), record_of(message)))
+            elif error.name() in _GONE:
+                self._over_gap((str(message.topic()), message.partition() or 0))
             elif error.fatal() or error.name() in SERIOUS:
                 raise cluster_error(error, str(message.topic() or "the topics of the levels"))
             else:
                 self._errors.append(f"{message.topic() or 'the client'}: {error.str()}")
         errors, self._errors = self._errors, []
-        return Polled(records, errors)
+        gone, self._gone = self._gone, []
+        return Polled(records, gone, errors)
 
     def pause(self, place: Place) -> None:
         """Fetch nothing of this partition; what was fetched already may still come."""
@@ -154,8 +159,30 @@ class LevelSource:
     def _assigned(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         places = _places(partitions)
         self._own.update(places)
-        consumer.incremental_assign(partitions)
+        consumer.incremental_assign(self._with_starts(consumer, partitions))
         self._listener.assigned(places)
+
+    def _with_starts(self, consumer: Any, partitions: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
+        """Return the partitions with their committed offsets, or the beginning where nothing was committed."""
+        try:
+            found: list[TopicPartition] = consumer.committed(list(partitions), ANSWER_S)
+        except self._client.KafkaException as exc:
+            # The client asks for itself; a new partition then counts as a gap, and begins at its first offset too.
+            self._errors.append(f"the committed offsets are not known: {error_of(exc).str()}")
+            return partitions
+        for where in found:
+            if where.offset < 0:
+                where.offset = self._client.OFFSET_BEGINNING
+        return found
+
+    def _over_gap(self, place: Place) -> None:
+        """Go on with the first record that the log still has. What was deleted before it was forwarded is lost."""
+        if place not in self._own:
+            return
+        self._gone.append(place)
+        where = self._client.TopicPartition(*place, self._client.OFFSET_BEGINNING)
+        self._consumer.incremental_unassign([where])
+        self._consumer.incremental_assign([where])
 
     def _revoked(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         places = _places(partitions)

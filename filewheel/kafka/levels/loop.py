@@ -50,6 +50,8 @@ class LevelLoop:
         self._clock = clock
         self._outcomes: queue.SimpleQueue[tuple[LevelQueue, Outcome]] = queue.SimpleQueue()
         self.queues: dict[Place, LevelQueue] = {}
+        self.gaps = 0
+        """How often records were deleted before they were read."""
         self._committed: dict[Place, int] = {}
         self._commit_us = clock.steady_us()
         self._said: dict[Place, str] = {}
@@ -86,6 +88,9 @@ class LevelLoop:
         polled = self._source.poll(POLL, min(timeout_s, self._until_next_s()))
         for error in polled.errors:
             log.warning("%s", error)
+        for place in polled.gone:
+            self.gaps += 1
+            log.error("%s [%d]: its log was deleted before it was forwarded; a longer retention keeps it", *place)
         self._add(polled.records)
         did = self._take_outcomes() or bool(polled.records)
         did = self._send() or did

@@ -23,6 +23,8 @@ class Polled:
 
     records: Sequence[tuple[str, Record]] = ()
     """(topic, record), in the order of offsets within each partition."""
+    gone: Sequence[Place] = ()
+    """Partitions whose next offset is not in the log any more: they go on with the first that is left."""
     errors: Sequence[str] = ()
     """Troubles that the client mends by itself; for the log."""
 
