@@ -13,7 +13,7 @@ from filewheel.kafka.assemble import delay_service, level_service
 from filewheel.kafka.levels.naming import Level, level_for, parse_levels
 from filewheel.kafka.levels.service import LevelService, LevelStatus
 from filewheel.kafka.node.health import Health, Problem
-from filewheel.kafka.node.listen import Listener
+from filewheel.kafka.node.listen import Listener, Observed
 from filewheel.kafka.node.service import DelayService, PartitionStatus
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.produce.async_producer import AsyncDelayProducer
@@ -35,6 +35,7 @@ __all__ = [
     "LevelService",
     "LevelStatus",
     "Listener",
+    "Observed",
     "PartitionStatus",
     "Policy",
     "Problem",

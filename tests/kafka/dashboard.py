@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
-from filewheel.kafka.node.meters import GROUPS, METERS, Kind, Meter
+from filewheel.kafka.node.meters import GROUPS, LEVEL_METERS, METERS, Kind, Meter
 
 WIDTH, HEIGHT, A_ROW = 8, 7, 3
 SELECT = 'topic=~"$topic"'
@@ -28,7 +29,8 @@ def expression(meter: Meter) -> str:
     if meter.kind is Kind.HISTOGRAM:
         return f"histogram_quantile(0.99, sum by (le) (rate({meter.full_name}_bucket{{{SELECT}}}[5m])))"
     by = f"by ({meter.label})" if meter.label else "by (node)"
-    worst = "min" if meter.name.startswith("margin") else "max" if meter.label == "partition" else "sum"
+    is_worst = meter.label == "partition" or meter.name.endswith("_seconds")
+    worst = "min" if meter.name.startswith("margin") else "max" if is_worst else "sum"
     return f"{worst} {by} ({name})"
 
 
@@ -74,7 +76,7 @@ def dashboard() -> dict[str, Any]:
             }
         )  # fmt: skip
         y += 1
-        meters = [meter for meter in METERS if meter.group == group]
+        meters = [meter for meter in (*METERS, *LEVEL_METERS) if meter.group == group]
         for n, meter in enumerate(meters):
             panels.append(panel(meter, len(panels) + 1, n % A_ROW * WIDTH, y + n // A_ROW * HEIGHT))
         y += -(-len(meters) // A_ROW) * HEIGHT
@@ -104,10 +106,10 @@ def as_json() -> str:
     return json.dumps(dashboard(), indent=1) + "\n"
 
 
-def table() -> str:
-    """Return the table of the page."""
+def table(meters: Sequence[Meter] = METERS) -> str:
+    """Return a table of the page."""
     lines = ["| metric | kind | label | meaning |", "| --- | --- | --- | --- |"]
-    for meter in METERS:
+    for meter in meters:
         values = ": " + ", ".join(f"`{value}`" for value in meter.values) if meter.values else ""
         label = f"`{meter.label}`{values}" if meter.label else ""
         lines.append(f"| `{meter.full_name}` | {meter.kind.value} | {label} | {meter.help} |")
@@ -115,4 +117,4 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(table() if "--table" in sys.argv[1:] else as_json())
+    sys.stdout.write(f"{table()}\n{table(LEVEL_METERS)}" if "--table" in sys.argv[1:] else as_json())

@@ -19,10 +19,11 @@ from filewheel.kafka import LevelService, level_service, make_level_topics
 from filewheel.kafka.levels.loop import COMMIT_S, LevelLoop
 from filewheel.kafka.levels.naming import Level, level_for, parse_levels
 from filewheel.kafka.levels.queue import BYTES_MAX, RECORDS_MAX
+from filewheel.kafka.node.meters import LEVEL_METERS
 from filewheel.kafka.node.transport import Refusal
 from tests.cli_support import environment, invoke
 from tests.kafka.fake_levels import FakeLevels, rules_of, service_of
-from tests.kafka.test_cli_kafka import PYTHON, examples
+from tests.kafka.test_cli_kafka import PYTHON, examples, read
 from tests.support import REPO, eventually
 
 FIVE, MINUTE = ("delays.5s", 0), ("delays.1m", 0)
@@ -233,6 +234,42 @@ def test_a_refused_record_holds_its_partition_only_and_goes_when_its_target_is_t
     assert cluster.committed[FIVE] == 2
 
 
+def test_the_metrics_and_the_health_of_levels_say_what_waits_is_late_and_stalls() -> None:
+    cluster = FakeLevels(partitions=2)
+    cluster.refused["absent"] = Refusal("no such topic")
+    member = Member(cluster)
+    service = service_of(cluster)
+    assert service.metrics() == []
+    assert service.health().is_serving
+    service._loop = member.loop
+    cluster.put("5s", b"a", target="absent")
+    cluster.put("5s", b"b", partition=1)
+    cluster.put("1m", b"c")
+    member.run()
+    cluster.clock.advance(7)
+    member.run()
+    found = {
+        f"{s.name.removeprefix('filewheel_kafka_level_')}/{s.labels[0][1]}": s.value
+        for family in service.metrics()
+        for s in family.samples
+    }
+    assert len(found) == len(LEVEL_METERS) * 2
+    assert (found["forwarded_total/5s"], found["forwarded_total/1m"]) == (1, 0)
+    assert (found["read/5s"], found["read/1m"]) == (1, 1)
+    assert found["late_seconds/5s"] == 2
+    assert (found["overdue_seconds/5s"], found["overdue_seconds/1m"]) == (2, 0)
+    assert (found["partitions/5s"], found["partitions_stalled/5s"]) == (2, 1)
+    (problem,) = service.health().problems
+    assert (problem.kind, problem.severity, problem.partition) == ("stalled", "warning", 0)
+    assert "no such topic" in problem.reason
+    cluster.clock.advance(31)
+    assert [p.kind for p in service.health().problems] == ["stuck", "stalled"]
+    member.run()
+    member.loop.lost([*member.loop.queues])
+    assert "stalled" not in [p.kind for p in service.health().problems]
+    assert {s.value for f in service.metrics() if f.name.endswith("forwarded_total") for s in f.samples} == {1, 0}
+
+
 def member_status(member: Member) -> Any:
     service = service_of(member.cluster)
     service._loop = member.loop
@@ -302,7 +339,8 @@ def test_on_a_real_broker_the_examples_make_the_topics_and_a_node_forwards_and_e
     assert [name in made.out for name in (f"{name}.1s", f"{name}.1h", f"{name}.dlt")] == [True] * 3
     log = tmp_path / "log"
     with log.open("w") as stderr:
-        node = subprocess.Popen([PYTHON, "-m", "cli", *run], cwd=REPO, env=environment(), stderr=stderr)
+        command = [PYTHON, "-m", "cli", *run, "--listen", "127.0.0.1:0"]
+        node = subprocess.Popen(command, cwd=REPO, env=environment(), stderr=stderr)
     consumer = Consumer({"bootstrap.servers": kafka, "group.id": name, "auto.offset.reset": "earliest"})
     try:
         producer = Producer({"bootstrap.servers": kafka})
@@ -322,6 +360,8 @@ def test_on_a_real_broker_the_examples_make_the_topics_and_a_node_forwards_and_e
         eventually(arrived, timeout_s=60)
         assert sorted(message.value() for message in found) == [b"%d" % n for n in range(10)]
         assert all(message.timestamp()[1] >= sent_ms + 1000 - 1 for message in found)
+        (url,) = re.findall(r"/health are at (http\S+)", log.read_text())
+        metrics = read(f"{url}/metrics")
         node.send_signal(signal.SIGTERM)
         node.wait(60)
     finally:
@@ -329,6 +369,7 @@ def test_on_a_real_broker_the_examples_make_the_topics_and_a_node_forwards_and_e
         node.kill()
         node.wait()
     assert node.returncode == 0, log.read_text()
+    assert re.search(r'level_partitions\{topic="[^"]+",node="[^"]+",level="1h"\} 2\n', metrics)
     assert re.search(rf"{name}\.1s \[\d\]: this node forwards it", log.read_text())
 
 
@@ -350,6 +391,10 @@ def test_records_that_retention_deleted_before_they_were_forwarded_are_said_to_b
             producer.produce(source, value, headers={"scheduler-target-topic": f"{name}.dlt"})
         assert producer.flush(60) == 0
 
+    def gaps(service: LevelService) -> float:
+        (found,) = [f for f in service.metrics() if f.name == "filewheel_kafka_level_gaps_total"]
+        return found.samples[0].value
+
     def run(forwarded: int) -> LevelService:
         service = level_service(config, name, levels, group=name, node="node")
         thread = threading.Thread(target=service.run)
@@ -362,12 +407,12 @@ def test_records_that_retention_deleted_before_they_were_forwarded_are_said_to_b
         return service
 
     put(b"a")
-    assert run(1)._loop.gaps == 0  # type: ignore[union-attr]  # a new group is no gap
+    assert gaps(run(1)) == 0  # a new group is no gap
     put(b"b", b"c", b"d")
     admin = AdminClient(config)  # a name, because the answer comes only while it lives
     (deleted,) = admin.delete_records([TopicPartition(source, 0, 3)]).values()
     deleted.result(60)
-    assert run(1)._loop.gaps == 1  # type: ignore[union-attr]
+    assert gaps(run(1)) == 1
     assert f"{source} [0]: its log was deleted before it was forwarded" in caplog.text
 
 

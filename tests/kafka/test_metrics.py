@@ -20,7 +20,7 @@ from filewheel.errors import WheelFull
 from filewheel.kafka.node import listen
 from filewheel.kafka.node.health import Health, Problem
 from filewheel.kafka.node.listen import CLIENTS_MAX, Listener, address_of
-from filewheel.kafka.node.meters import BY_NAME, GROUPS, METERS, PREFIX, Kind
+from filewheel.kafka.node.meters import BY_NAME, GROUPS, LEVEL_METERS, METERS, PREFIX, Kind
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.node.tally import Tally
 from filewheel.kafka.node.transport import End, Refusal
@@ -463,9 +463,9 @@ def test_the_text_of_a_node_without_partitions_is_valid() -> None:
 
 
 def test_the_page_and_the_dashboard_are_those_that_the_table_makes() -> None:
-    assert dashboard.table() in (REPO / "docs" / "kafka.md").read_text(encoding="utf-8"), (
-        "python -m tests.kafka.dashboard --table"
-    )
+    page = (REPO / "docs" / "kafka.md").read_text(encoding="utf-8")
+    assert dashboard.table() in page, "python -m tests.kafka.dashboard --table"
+    assert dashboard.table(LEVEL_METERS) in page, "python -m tests.kafka.dashboard --table"
     found = (REPO / "docs" / "examples" / "kafka" / "grafana.json").read_text(encoding="utf-8")
     assert found == dashboard.as_json(), "python -m tests.kafka.dashboard > docs/examples/kafka/grafana.json"
 
@@ -473,8 +473,8 @@ def test_the_page_and_the_dashboard_are_those_that_the_table_makes() -> None:
 def test_the_dashboard_has_a_panel_for_each_meter_and_none_lies_on_another() -> None:
     panels = dashboard.dashboard()["panels"]
     asked = " ".join(panel["targets"][0]["expr"] for panel in panels if panel["type"] != "row")
-    assert all(meter.full_name in asked for meter in METERS)
-    assert len(panels) == len(METERS) + len(GROUPS)
+    assert all(meter.full_name in asked for meter in (*METERS, *LEVEL_METERS))
+    assert len(panels) == len(METERS) + len(LEVEL_METERS) + len(GROUPS)
     places: set[tuple[int, int]] = set()
     for panel in panels:
         at = panel["gridPos"]
@@ -485,7 +485,7 @@ def test_the_dashboard_has_a_panel_for_each_meter_and_none_lies_on_another() -> 
 
 def test_each_metric_that_the_alarms_of_the_page_name_exists() -> None:
     page = (REPO / "docs" / "kafka.md").read_text(encoding="utf-8")
-    known = {meter.full_name for meter in METERS} | {
+    known = {meter.full_name for meter in (*METERS, *LEVEL_METERS)} | {
         f"{meter.full_name}_bucket" for meter in METERS if meter.kind is Kind.HISTOGRAM
     }
     named = set(re.findall(r"filewheel_kafka_\w+", page))

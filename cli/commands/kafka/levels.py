@@ -17,6 +17,7 @@ from ...show.logs import log_lines
 from ...show.output import Output
 from ...signals import Abort, Quit, Stop
 from .cluster import Cluster, kafka_verb
+from .listening import listening
 
 log = logging.getLogger("filewheel.kafka")
 
@@ -35,6 +36,10 @@ log = logging.getLogger("filewheel.kafka")
     "--on-target-error", type=click.Choice(["retry", "dead-letter"]), default="retry", show_default=True,
     help="When a target refuses a record.",
 )  # fmt: skip
+@click.option(
+    "--listen", default="", metavar="HOST:PORT",
+    help="Answer /metrics (Prometheus) and /health here, e.g. 127.0.0.1:9464.  [default: nowhere]",
+)  # fmt: skip
 @click.option("--default-target", default="", metavar="TOPIC", help="The target of records that name none.")
 def levels(
     out: Output,
@@ -43,6 +48,7 @@ def levels(
     group: str | None,
     node: str | None,
     on_target_error: Literal["retry", "dead-letter"],
+    listen: str,
     default_target: str,
 ) -> None:
     """Forward the records of topics that each have one delay.
@@ -61,7 +67,8 @@ def levels(
             )  # fmt: skip
             log.info("node %s, process %d: forwards %s", name, os.getpid(), levels)
             stop.wakes(service.stop)
-            service.run()
+            with listening(listen, service, {"topic": cluster.topic, "node": name}):
+                service.run()
             log.info("node %s has stopped", name)
         except Quit:
             return

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import click
 
-from filewheel.kafka import DelayService, Listener, Policy, Settings, delay_service
+from filewheel.kafka import Policy, Settings, delay_service
 
 from ...failure import INTERRUPTED
 from ...firing import leave_at_once
@@ -21,6 +19,7 @@ from ...show.output import Output
 from ...signals import Abort, Quit, Stop
 from ...times import US_PER_S
 from .cluster import Cluster, kafka_verb
+from .listening import listening
 
 log = logging.getLogger("filewheel.kafka")
 
@@ -107,21 +106,10 @@ def run(
             )  # fmt: skip
             log.info("node %s, process %d: serves %s", name, os.getpid(), cluster.topic)
             stop.wakes(service.stop)
-            with _listening(listen, service, {"topic": cluster.topic, "node": name}):
+            with listening(listen, service, {"topic": cluster.topic, "node": name}):
                 service.run()
             log.info("node %s has stopped", name)
         except Quit:
             return
         except Abort:
             leave_at_once(INTERRUPTED)
-
-
-@contextlib.contextmanager
-def _listening(address: str, service: DelayService, labels: Mapping[str, str]) -> Iterator[None]:
-    """Answer /metrics and /health while the service runs, if there is an address."""
-    if not address:
-        yield
-        return
-    with Listener.of(service, address, labels=labels) as listener:
-        log.info("/metrics and /health are at %s", listener.url)
-        yield

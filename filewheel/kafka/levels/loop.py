@@ -50,8 +50,12 @@ class LevelLoop:
         self._clock = clock
         self._outcomes: queue.SimpleQueue[tuple[LevelQueue, Outcome]] = queue.SimpleQueue()
         self.queues: dict[Place, LevelQueue] = {}
-        self.gaps = 0
-        """How often records were deleted before they were read."""
+        self.gaps = dict.fromkeys(levels, 0)
+        """How often records were deleted before they were read, by topic."""
+        self.forwarded = dict.fromkeys(levels, 0)
+        """Records that were confirmed, by topic: of partitions that went away, too."""
+        self.turned_us = clock.steady_us()
+        """When the last turn began."""
         self._committed: dict[Place, int] = {}
         self._commit_us = clock.steady_us()
         self._said: dict[Place, str] = {}
@@ -63,7 +67,7 @@ class LevelLoop:
         """Begin with these partitions."""
         for place in places:
             level, rules = self._levels[place[0]]
-            self.queues[place] = LevelQueue(place[1], level.delay_ms, rules)
+            self.queues[place] = LevelQueue(*place, level.delay_ms, rules)
             log.info("%s [%d]: this node forwards it", *place)
 
     def revoked(self, places: Sequence[Place]) -> None:
@@ -88,8 +92,9 @@ class LevelLoop:
         polled = self._source.poll(POLL, min(timeout_s, self._until_next_s()))
         for error in polled.errors:
             log.warning("%s", error)
+        self.turned_us = self._clock.steady_us()
         for place in polled.gone:
-            self.gaps += 1
+            self.gaps[place[0]] += 1
             log.error("%s [%d]: its log was deleted before it was forwarded; a longer retention keeps it", *place)
         self._add(polled.records)
         did = self._take_outcomes() or bool(polled.records)
@@ -130,8 +135,13 @@ class LevelLoop:
             except queue.Empty:
                 return did
             did = True
-            one.ended(outcome, self._clock.now_us(), self._clock.steady_us())
+            self._end(one, outcome)
             self._say(one)
+
+    def _end(self, one: LevelQueue, outcome: Outcome) -> None:
+        before = one.forwarded
+        one.ended(outcome, self._clock.now_us(), self._clock.steady_us())
+        self.forwarded[one.topic] += one.forwarded - before
 
     def _say(self, one: LevelQueue) -> None:
         """Log why a partition stands, and that it goes on; once each."""
@@ -171,7 +181,7 @@ class LevelLoop:
                 one, outcome = self._outcomes.get(timeout=SENDING_S)
             except queue.Empty:
                 continue
-            one.ended(outcome, self._clock.now_us(), self._clock.steady_us())
+            self._end(one, outcome)
 
     def _until_next_s(self) -> float:
         now_us, steady_us = self._clock.now_us(), self._clock.steady_us()

@@ -38,7 +38,8 @@ class Stage(Enum):
 class LevelQueue:
     """The queue of one partition. One thread uses it."""
 
-    def __init__(self, partition: int, delay_ms: int, rules: Rules) -> None:
+    def __init__(self, topic: str, partition: int, delay_ms: int, rules: Rules) -> None:
+        self.topic = topic
         self.partition = partition
         self._delay = (DELAY_MS, b"%d" % delay_ms)
         self._rules = rules
@@ -87,6 +88,12 @@ class LevelQueue:
     def waiting(self) -> int:
         """How many records were read and are not confirmed."""
         return len(self._queue) + len(self._unit)
+
+    @property
+    def first_due_us(self) -> int | None:
+        """The due of the first record that is not confirmed."""
+        unit, queue = self._unit, self._queue
+        return unit[0].due_us if unit else queue[0].due_us if queue else None
 
     # -- going out -------------------------------------------------------------------------------------------
 

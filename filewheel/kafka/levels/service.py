@@ -14,11 +14,14 @@ from typing import Protocol
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument
 from filewheel.kafka.levels.loop import LevelLoop
+from filewheel.kafka.levels.metrics import families_of, health_of
 from filewheel.kafka.levels.naming import Level
 from filewheel.kafka.levels.queue import Stage
 from filewheel.kafka.levels.seam import LevelSource, Listener, Sender
+from filewheel.kafka.node.health import Health
 from filewheel.kafka.node.rules import Rules
 from filewheel.message import US_PER_S
+from filewheel.metrics.prometheus import Family
 
 
 class LevelTransport(Protocol):
@@ -56,6 +59,7 @@ class LevelService:
         self._transport = transport
         self._levels = levels
         self._clock = clock
+        self._names = {topic: level.name for topic, (level, _) in levels.items()}
         self._stop = threading.Event()
         self._loop: LevelLoop | None = None
 
@@ -77,6 +81,16 @@ class LevelService:
     def stop(self) -> None:
         """Let `run` return. From any thread, and from a signal handler."""
         self._stop.set()
+
+    def metrics(self) -> list[Family]:
+        """Return the metrics of this node as families. From any thread."""
+        loop = self._loop
+        return [] if loop is None else families_of(loop, self._names, self._clock.now_us())
+
+    def health(self) -> Health:
+        """Return what is wrong with this node now. From any thread."""
+        loop = self._loop
+        return Health([]) if loop is None else health_of(loop, self._clock.steady_us())
 
     def status(self) -> Sequence[LevelStatus]:
         """Return what each partition of this node does."""

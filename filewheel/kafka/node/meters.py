@@ -41,11 +41,13 @@ class Meter:
 
 
 RECORDS, LATENESS, PARTITIONS, RETENTION, FAILURES = "Records", "Lateness", "Partitions", "Retention", "Failures"
-GROUPS = (RECORDS, LATENESS, PARTITIONS, RETENTION, FAILURES)
+LEVELS = "Levels"
+GROUPS = (RECORDS, LATENESS, PARTITIONS, RETENTION, FAILURES, LEVELS)
 """The rows of the dashboard, in their order."""
 
 _C, _H, _G = Kind.COUNTER, Kind.HISTOGRAM, Kind.GAUGE
 _EACH = "partition"
+_LEVEL = "level"
 
 METERS = (
     Meter("in_total", _C, RECORDS, "Records taken in, by what becomes of them.",
@@ -88,5 +90,16 @@ METERS = (
     Meter("problems", _G, FAILURES, "Reasons that /health gives, by severity.", "severity", ("failing", "warning")),
 )  # fmt: skip
 """All of them, in the order of the page."""
+
+LEVEL_METERS = (
+    Meter("level_forwarded_total", _C, LEVELS, "Records forwarded and confirmed; dead letters count too.", _LEVEL),
+    Meter("level_read", _G, LEVELS, "Records that were read and are not forwarded; more may wait in the log.", _LEVEL),
+    Meter("level_late_seconds", _G, LEVELS, "How late the last unit was confirmed, at worst.", _LEVEL),
+    Meter("level_overdue_seconds", _G, LEVELS, "How long the first record that is not forwarded has been due.", _LEVEL),
+    Meter("level_partitions", _G, LEVELS, "Partitions that this node forwards.", _LEVEL),
+    Meter("level_partitions_stalled", _G, LEVELS, "Partitions whose last unit failed and is sent again.", _LEVEL),
+    Meter("level_gaps_total", _C, LEVELS, "How often records were deleted before they were forwarded.", _LEVEL),
+)
+"""Those of `kafka levels`."""
 
 BY_NAME = {meter.name: meter for meter in METERS}

@@ -1,0 +1,22 @@
+"""/metrics and /health beside a service that runs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+
+from filewheel.kafka import Listener, Observed
+
+log = logging.getLogger("filewheel.kafka")
+
+
+@contextlib.contextmanager
+def listening(address: str, service: Observed, labels: Mapping[str, str]) -> Iterator[None]:
+    """Answer /metrics and /health while the service runs, if there is an address."""
+    if not address:
+        yield
+        return
+    with Listener.of(service, address, labels=labels) as listener:
+        log.info("/metrics and /health are at %s", listener.url)
+        yield

@@ -1,0 +1,53 @@
+"""The metrics and the health of the levels, read from the loop at each request and from another thread.
+
+Invariant: each family stands in the table (node/meters.py), and reading changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from filewheel.kafka.levels.loop import LevelLoop
+from filewheel.kafka.levels.queue import LevelQueue, Stage
+from filewheel.kafka.node.health import SILENT_S, Health, Problem
+from filewheel.kafka.node.meters import LEVEL_METERS
+from filewheel.message import US_PER_S
+from filewheel.metrics.prometheus import Family, Sample
+
+
+def families_of(loop: LevelLoop, names: Mapping[str, str], now_us: int) -> list[Family]:
+    """Return the metrics of a loop; `names` has the level of each topic."""
+    queues = list(loop.queues.values())
+
+    def by_topic(value: Callable[[LevelQueue], float], join: Callable[[list[float]], float] = sum) -> dict[str, float]:
+        return {topic: join([value(one) for one in queues if one.topic == topic] or [0]) for topic in names}
+
+    values: dict[str, Mapping[str, float]] = {
+        "level_forwarded_total": loop.forwarded,
+        "level_read": by_topic(lambda one: one.waiting),
+        "level_late_seconds": by_topic(lambda one: max(one.late_us, 0) / US_PER_S, max),
+        "level_overdue_seconds": by_topic(lambda one: max(now_us - (one.first_due_us or now_us), 0) / US_PER_S, max),
+        "level_partitions": by_topic(lambda one: 1),
+        "level_partitions_stalled": by_topic(lambda one: one.stage is Stage.BACKING_OFF),
+        "level_gaps_total": loop.gaps,
+    }
+    families = []
+    for meter in LEVEL_METERS:
+        samples = [
+            Sample(meter.full_name, ((meter.label, names[topic]),), value)
+            for topic, value in values[meter.name].items()
+        ]
+        families.append(Family(meter.full_name, meter.kind.value, meter.help, samples))
+    return families
+
+
+def health_of(loop: LevelLoop, steady_us: int) -> Health:
+    """Return what is wrong with a loop."""
+    problems = []
+    silent_s = (steady_us - loop.turned_us) / US_PER_S
+    if silent_s > SILENT_S:
+        problems.append(Problem("stuck", "failing", f"the loop made no turn for {silent_s:.0f} s"))
+    for place, one in sorted(loop.queues.items()):
+        if one.stage is Stage.BACKING_OFF:
+            problems.append(Problem("stalled", "warning", f"{place[0]}: {one.reason}", place[1]))
+    return Health(problems)
