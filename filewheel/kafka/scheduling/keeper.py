@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from filewheel.env import Clock
 from filewheel.errors import Damaged
@@ -91,6 +92,8 @@ class CallKeeper:
         self._answers: deque[tuple[list[_Ending], Outcome]] = deque()
         """Appended to by the sink's thread."""
         self._undecided: list[_Ending] = []
+        self._group: Any = None
+        """This member and its generation, for the sink."""
         self._committed: dict[int, Position] = {}
         self._commit_us = 0
         self._awake = threading.Event()
@@ -205,6 +208,7 @@ class CallKeeper:
             self._source.start(partition, BEGINNING)
         for error in polled.errors:
             log.warning("%s", error)
+        self._look_at_group()
         self._write()
         self._pause()
         self._commit()
@@ -255,8 +259,14 @@ class CallKeeper:
 
     def _send(self, unit: list[_Ending], positions: Mapping[int, Position]) -> None:
         self._sent.update(unit)
+        self._look_at_group()
         records = [record for ending in unit for record in ending.records]
-        self._sink.send(records, positions, self._source.group, partial(self._answer, unit))
+        self._sink.send(records, positions, lambda: self._group, partial(self._answer, unit))
+
+    def _look_at_group(self) -> None:
+        """Ask for this member's generation: only the thread that polls may, and the sink's needs it later."""
+        if self._sink.exactly_once:
+            self._group = self._source.group()  # mutant: kafka-generation-kept
 
     def _answer(self, unit: list[_Ending], outcome: Outcome) -> None:
         """Note an outcome. On any thread."""

@@ -35,7 +35,7 @@ class CallSource(Protocol):
         """Commit positions, in the background or before it returns. Raises nothing: a later commit says it again."""
 
     def group(self) -> Any:
-        """Return this member and its generation, for a transaction that commits positions. Thread-safe."""
+        """Return this member and its generation, for a transaction that commits positions."""
 
     def close(self) -> None:
         """Leave the group. Calls `Listener.revoked` for what is owned."""
@@ -50,7 +50,7 @@ class CallSink(Protocol):
     def send(self, records: Sequence[Outgoing], positions: Mapping[int, Place], group: Group, done: Done) -> None:
         """Produce records; exactly once: in one transaction with the positions. Returns at once.
 
-        `group` returns this member; the transaction is that of the generation of now.
+        `group` returns this member, on any thread; the transaction is that of the generation of now.
         After UNDECIDED or FENCED the transaction is decided: the committed positions say how.
         """
 

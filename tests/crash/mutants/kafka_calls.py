@@ -42,6 +42,8 @@ MUTANTS: list[Mutant] = [
       f"{ONCE}test_a_lost_commit_is_reported_when_a_new_producer_has_decided_it"),
     m("kafka-left-positions-committed", "C", DROP, "what a killed broker forgot of a transaction is never committed",
       f"{ONCE}test_what_a_broker_forgot_of_a_predecessor_is_never_committed"),
+    m("kafka-generation-kept", "C", DROP, "a transaction is that of the generation in which its calls were read",
+      f"{ONCE}test_a_unit_of_an_older_generation_is_refused_and_sent_again"),
     m("kafka-reopened-stale", "C", becomes("group = 1"), "a new producer joins in with the generation of now",
       f"{ONCE}test_a_lost_commit_is_reported_when_a_new_producer_has_decided_it"),
     m("kafka-stuck-for-ever", "C", becomes("thread.join()"), "a transaction that the client never ends is abandoned",
