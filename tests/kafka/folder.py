@@ -28,6 +28,7 @@ class Folder:
     topic_id: str = "one"
     options: str = ""
     """The digest of the policy."""
+    wheel: type[Partition] = Partition
     wheels: dict[int, Partition] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -40,7 +41,7 @@ class Folder:
     def open(self, partition: int, on_work: Callable[[Kept], None]) -> Partition:
         """Open a wheel, or make it."""
         source = Source("fake", self.policy.topic, partition, self.topic_id, self.options)
-        wheel = Partition(
+        wheel = self.wheel(
             self.at(partition), source, keyed=self.policy.keyed, on_work=on_work, env=env_at(self.clock)
         )  # fmt: skip
         self.wheels[partition] = wheel
