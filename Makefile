@@ -37,6 +37,7 @@ bench: $(VENV)/.ready-bench ## filewheel beside other stores, 20 to 30 minutes; 
 	@mkdir -p bench
 	$(BIN)/python -m tests.bench --places ext4,xfs,plain --dir bench --json bench/bench.json --plots bench \
 		--elsewhere one,batch-1000,sustained,fire $(BENCH_SIZE) $(if $(DOCS),--docs) $(BENCH)
+	-$(BIN)/python -m tests.bench.timers --json bench/timers.json --plots bench
 
 crash: $(VENV)/.ready-test ## try to break a wheel for BUDGET (20m): kills, power cuts, faults, flipped bits
 	$(BIN)/python -m tests.crash --budget $(BUDGET) --json crash.json

@@ -47,7 +47,7 @@ class Wheel(L.TimeoutWheel):
     now = 0.0
     woken = 0.0
     def __init__(self):
-        super().__init__(0.01, lambda: self.now, False, None, lambda: None)
+        super().__init__(0.01, lambda: self.now, False, None)
     def _wake(self, when):
         pass
     def _raised(self, callback, timeout, exc):

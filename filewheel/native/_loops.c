@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define INTERFACE 9 /* as in loops.py: a build with another number is not used */
+#define INTERFACE 10 /* as in loops.py: a build with another number is not used */
 
 static PyObject *message_type, *id_type;
 

@@ -90,15 +90,7 @@ class LoopTimeout:
     def when(self) -> float: ...
 
 class TimeoutWheel:
-    def __init__(
-        self,
-        tick_s: float,
-        clock: Callable[[], float],
-        is_steady: bool,
-        loop: object,
-        running: Callable[[], object],
-        /,
-    ) -> None: ...
+    def __init__(self, tick_s: float, clock: Callable[[], float], is_steady: bool, loop: Any, /) -> None: ...
     def __len__(self) -> int: ...
     def call_later(
         self, delay: float, callback: Callable[..., object], /, *args: Any, context: Context | None = None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextvars import Context, copy_context
+from threading import get_ident
 from typing import Any
 
 LEVELS = 10
@@ -78,7 +79,7 @@ class LoopTimeout(Links):
         wheel = self._wheel
         if wheel is None:
             return
-        if wheel._running() is not wheel._loop:
+        if get_ident() != wheel._thread:
             wheel._outside(False)
         if self._wheel is wheel:
             wheel._remove(self)
@@ -101,22 +102,17 @@ class LoopTimeout(Links):
 class TimeoutWheel:
     """The wheel of one loop. A subclass has `_wake`, `_raised`, `_refuse` and `_outside`, and drives `_turn`."""
 
-    def __init__(
-        self,
-        tick_s: float,
-        clock: Callable[[], float],
-        is_steady: bool,
-        loop: object,
-        running: Callable[[], object],
-        /,
-    ) -> None:
-        """Make a wheel at the clock's time. `is_steady`: the clock is CLOCK_MONOTONIC, which C may read itself."""
+    def __init__(self, tick_s: float, clock: Callable[[], float], is_steady: bool, loop: Any, /) -> None:
+        """Make a wheel at the clock's time. `is_steady`: the clock is CLOCK_MONOTONIC, which C may read itself.
+
+        This thread is the loop's until `_turn` runs in another. Without a loop there is none that may be closed.
+        """
         if not 0 < tick_s < math.inf:
             raise ValueError("a tick is positive")
         self._tick_s = tick_s
         self._clock = clock
         self._loop = loop
-        self._running = running
+        self._thread = get_ident()
         self._origin = clock()
         self._hand = 0
         self._armed = NEVER
@@ -157,7 +153,7 @@ class TimeoutWheel:
         raise NotImplementedError
 
     def _outside(self, is_start: bool) -> None:
-        """Raise unless a call is all right though the loop does not run in this thread."""
+        """Raise, unless a call in another thread, or a start on a closed loop, is all right."""
         raise NotImplementedError
 
     def _check(self, name: str, value: float, callback: object, context: object) -> float:
@@ -171,7 +167,9 @@ class TimeoutWheel:
             self._refuse("callback", callback)
         if context is not None and not isinstance(context, Context):
             self._refuse("context", context)
-        if self._running() is not self._loop:  # mutant: loop-wheel-used-outside
+        if get_ident() != self._thread:  # mutant: loop-wheel-used-outside
+            self._outside(True)
+        if self._loop is not None and self._loop.is_closed():  # mutant: loop-wheel-starts-on-a-closed-loop
             self._outside(True)
         return number
 
@@ -253,6 +251,7 @@ class TimeoutWheel:
         now = self._clock()
         until = now + budget_s
         end = self._hand_of(now)
+        self._thread = get_ident()
         self._armed = IN_TURN
         self._due.take_all(self._soon)
         while True:

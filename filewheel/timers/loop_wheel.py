@@ -47,7 +47,7 @@ class LoopWheel(TimeoutWheel):
         self.loop = loop
         self.clock = loop_time if is_steady else loop.time
         """Reads the time of the loop, in seconds."""
-        super().__init__(tick_s, self.clock, is_steady, loop, asyncio._get_running_loop)
+        super().__init__(tick_s, self.clock, is_steady, loop)
         self._timer: asyncio.Handle | None = None
         self._context = Context()  # empty: the loop's timer must not keep what some caller's context holds
         self._scopes = Context()  # that of the calls of `timeout`, which look at no variable
@@ -76,6 +76,8 @@ class LoopWheel(TimeoutWheel):
         self._clear()
 
     def _wake(self, when: float) -> None:
+        if self.loop.is_running() and asyncio._get_running_loop() is not self.loop:
+            self._outside(True)  # it runs elsewhere, and has not called the wheel yet
         delay = when - self.clock()
         if delay > 0:
             timer: asyncio.Handle = self.loop.call_later(min(delay, DAY_S), self._drive, context=self._context)
@@ -106,8 +108,8 @@ class LoopWheel(TimeoutWheel):
         raise BadArgument(f"{name} is a finite number of seconds, not {shown(value)}", hint=f"{name}=30.0")
 
     def _outside(self, is_start: bool) -> None:
-        """Refuse another thread's call, and a start on a closed loop. Before the loop runs, its maker may start."""
-        if self.loop.is_running():
+        """Refuse another thread's call, and a start on a closed loop. Before the loop runs, any thread may start."""
+        if self.loop.is_running() and asyncio._get_running_loop() is not self.loop:
             raise OtherLoop(
                 "the wheel's event loop runs in another thread",
                 hint="loop.call_soon_threadsafe(wheel.call_later, ...)",

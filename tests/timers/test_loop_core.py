@@ -37,7 +37,7 @@ def made(core: Any, now: float = 100.0) -> Any:
             self.woken: float | None = None
             self.errors: list[Any] = []
             self.refused: list[tuple[str, object]] = []
-            super().__init__(TICK_S, self.read, False, None, lambda: None)
+            super().__init__(TICK_S, self.read, False, None)
 
         def read(self) -> float:
             self.now += self.per_read

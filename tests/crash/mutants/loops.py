@@ -15,6 +15,7 @@ MUTANTS: list[Mutant] = [
     m("loop-wheel-turns-to-the-end", "T", NEVER, "many time-outs that are due at once let the loop's other work run", f"{_CORE}a_turn_ends_after_its_budget_and_the_next_goes_on"),
     m("loop-wheel-not-armed-again", "T", NEVER, "after a turn the loop's timer is set for the rest", f"{_LOOP}calls_come_after_their_delay_with_their_arguments_and_at_most_a_tick_late"),
     m("loop-wheel-used-outside", "T", NEVER, "a start from another thread is refused", f"{_LOOP}another_thread_is_refused_and_nothing_is_started"),
+    m("loop-wheel-starts-on-a-closed-loop", "T", NEVER, "a start on a closed loop is refused", f"{_LOOP}a_loop_that_is_closed_is_refused_and_its_timeouts_can_be_cancelled"),
     m("loop-scope-keeps-the-former-due", "T", DROP, "a rescheduled timeout expires at its new due only", f"{_LOOP}a_rescheduled_timeout_expires_at_its_new_due_only"),
     m("loop-scope-outlives-its-body", "T", DROP, "a body that ended is not cancelled by its timeout", f"{_LOOP}a_body_that_ends_in_time_leaves_no_timeout"),
     m("loop-scope-swallows-a-cancel", "T", NEVER, "a cancellation from outside is no TimeoutError", f"{_LOOP}a_cancel_from_outside_goes_through_even_when_the_timeout_expires_with_it"),
