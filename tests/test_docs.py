@@ -31,9 +31,11 @@ def shell(tmp_path: Path) -> dict[str, str]:
     return {**environment, "PATH": f"{binaries}:{os.environ['PATH']}", "PYTHONPATH": str(REPO)}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "kafka.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name not in ("kafka.md", "kafka-scheduler.md")], ids=lambda p: p.name
+)
 def test_every_block_of_a_page_runs(page: Path, tmp_path: Path, shell: dict[str, str]) -> None:
-    """The page on Kafka needs a broker: tests/kafka/test_cli_kafka.py runs it."""
+    """The pages on Kafka need a broker: tests in tests/kafka run them."""
     run_blocks(page.read_text(), tmp_path, shell)
 
 

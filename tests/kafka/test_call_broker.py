@@ -1,0 +1,100 @@
+"""The scheduler on a real broker: its page, and exactly once while workers come and go."""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from filewheel import MissingTopic, Retry
+from filewheel.kafka import KafkaScheduler
+from tests.support import REPO, eventually
+from tests.test_docs import run_blocks, shell
+
+__all__ = ["shell"]
+
+confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+
+
+def test_every_block_of_the_page_on_the_scheduler_runs(kafka: str, tmp_path: Path, shell: dict[str, str]) -> None:
+    """It kills a worker in the middle of a call, which then runs again on another."""
+    text = (REPO / "docs" / "kafka-scheduler.md").read_text(encoding="utf-8").replace("localhost:9092", kafka)
+    run = uuid.uuid4().hex[:8]
+    for word in ("--topic delays", '"delays"', '"calls"'):  # other tests share the broker
+        text = text.replace(word, re.sub("(delays|calls)", rf"\1-{run}", word))
+    run_blocks(text, tmp_path, shell)
+
+
+def committed_values(bootstrap: str, topic: str, partitions: int) -> list[bytes]:
+    """Return the values that a committed reader of a topic has now."""
+    reader = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "enable.partition.eof": True}
+    )
+    reader.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in range(partitions)])
+    found: list[bytes] = []
+    left = partitions
+    try:
+        while left:
+            message = reader.poll(30)
+            assert message is not None
+            if message.error() is None:
+                found.append(message.value())
+            else:
+                left -= 1
+    finally:
+        reader.close()
+    return found
+
+
+def test_exactly_once_each_outcome_exists_once_though_workers_come_and_go(
+    kafka: str, topic: Callable[..., str]
+) -> None:
+    delays, calls = topic(2), topic(4, suffix=".calls")
+    ran: Counter[int] = Counter()
+    lock = threading.Lock()
+
+    def a_worker(name: str) -> KafkaScheduler:
+        scheduler = KafkaScheduler(kafka, topic=delays, calls=calls, exactly_once=True, name=name, session_s=6)
+
+        @scheduler.on("fails", retry=Retry(delay_s=100_000))
+        def fails(n: int) -> None:
+            with lock:
+                ran[n] += 1
+            raise ValueError
+
+        return scheduler
+
+    first, second = a_worker("one"), a_worker("two")
+    assert [(report.partitions, report.is_new) for report in first.make_topics()] == [(4, False), (1, True)]
+    first.start()
+    for n in range(60):
+        first.enqueue("fails", [n])
+    eventually(lambda: len(ran) >= 20, timeout_s=60)
+    second.start()
+    for n in range(60, 120):
+        first.enqueue("fails", [n])
+    eventually(lambda: len(ran) >= 90, timeout_s=60)
+    first.stop()
+    eventually(lambda: len(ran) == 120, timeout_s=60)
+
+    def outcomes() -> Counter[int]:
+        return Counter(msgpack.unpackb(value)[0][0] for value in committed_values(kafka, delays, 2))
+
+    eventually(lambda: len(outcomes()) == 120, timeout_s=60)
+    second.stop()
+    assert set(outcomes().values()) == {1}
+
+
+def test_a_missing_topic_is_named_with_the_next_command(kafka: str, topic: Callable[..., str]) -> None:
+    delays, calls = topic(), f"absent-{uuid.uuid4().hex[:8]}"
+    scheduler = KafkaScheduler(kafka, topic=delays, calls=calls)
+    with pytest.raises(MissingTopic, match=calls) as raised:
+        scheduler.start()
+    assert "make_topics" in str(raised.value.hint)
+    scheduler.stop()
