@@ -152,7 +152,8 @@ class AsyncDelayQueue(Generic[Item]):
             raise OtherLoop("this queue belongs to the event loop in which it was made", hint="make one in each loop")
 
     def _clock_moved(self) -> None:
-        self._loop.call_soon_threadsafe(self._wake_one)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake_one)
 
 
 def _set(woken: asyncio.Future[None]) -> None:

@@ -167,6 +167,10 @@ class DelayQueue(Generic[Item]):
                 finally:
                     self._available.release()
 
+    def check(self) -> None:
+        """Raise Forked in a child of the process that made the queue."""
+        self._owner.check()
+
     @property
     def is_ending(self) -> bool:
         """Whether the queue takes no further items."""

@@ -15,6 +15,8 @@ class OrderedList(Scheme[Item]):
     """A sorted list. start O(n), O(1) for the latest due; stop O(1); advance O(1) and for each expired timer.
 
     Timers expire in the order of due times; those of one due in the order of starts.
+
+    Source: Varghese and Lauck (1987), scheme 2.
     """
 
     def __init__(self, *, now: int = 0) -> None:

@@ -162,21 +162,25 @@ class ScheduledExecutor(Executor):
         return self._schedule(delay_ns("initial_delay", initial_delay), -period_ns("delay", delay), call)
 
     def _schedule(self, wait_ns: int, period: int, call: Callable[[], Any]) -> ScheduledFuture[Any]:
+        self.prestart()  # before the put: a shutdown that comes after it waits for this thread
         future: ScheduledFuture[Any] = ScheduledFuture(self._queue, call, self._queue.now_ns() + wait_ns)
         future._period_ns = period
         future._put()
+        return future
+
+    def prestart(self) -> None:
+        """Start a thread now, unless there are `max_workers`. Raises Forked, and DiskError if there is none at all."""
         try:
             self._add_thread()
         except DiskError:
             if not len(self._workers):
-                future.cancel()
                 raise
-        return future
 
     def _add_thread(self) -> None:
-        if len(self._workers) < self._count:
+        self._queue.check()
+        if len(self._workers) < self._count and not self._queue.is_ending:
             with self._starting:
-                if len(self._workers) < self._count:
+                if len(self._workers) < self._count:  # another thread may have been here
                     self._workers.start(partial(_work, self._queue))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

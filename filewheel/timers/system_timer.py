@@ -95,6 +95,8 @@ class _Reaper:
             if self.slots.is_ending:
                 raise self._owner.closed()
             if not len(self._workers):
+                if self._own is not None:
+                    self._own.prestart()  # here its error has a caller, and what expires later has a thread
                 self._workers.start(self.run)
             is_due = task.due_ns <= self.slots.now_ns()
             if not is_due:

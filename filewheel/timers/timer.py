@@ -60,7 +60,7 @@ class Timer:
         return self._loop.add(delay_ns("delay", delay), -period_ns("period", period), fn, args, kwargs)
 
     def cancel(self) -> list[TimerTask]:
-        """End the timer: a call that runs goes on, no other begins. Return the tasks that were pending."""
+        """End the timer, and return the tasks that were pending. A call that runs, or is just beginning, goes on."""
         return self._loop.end()
 
     def __len__(self) -> int:

@@ -15,6 +15,8 @@ class UnorderedList(Scheme[Item]):
     """A list without order. start O(1), stop O(1), advance O(n).
 
     Timers of one advance expire in the order of starts.
+
+    Source: Varghese and Lauck (1987), scheme 1.
     """
 
     def __init__(self, *, now: int = 0) -> None:

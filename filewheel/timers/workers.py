@@ -2,7 +2,7 @@
 
 At the interpreter's exit they are ended first: a call that runs then runs to its end, as in concurrent.futures, and
 what is pending is given up.
-Invariant: after `join`, none of the threads runs, except the one that called it.
+Invariant: after `join`, none of the threads runs, unless one of them called it.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Workers:
         self._threads.append(thread)
 
     def join(self) -> None:
-        """Wait until the threads have ended. From one of them, wait for the others only."""
-        for thread in self._threads:
-            if thread is not threading.current_thread():
+        """Wait until the threads have ended. One of them does not wait: two would wait for each other."""
+        if threading.current_thread() not in self._threads:  # mutant: timer-waits-for-itself
+            for thread in list(self._threads):
                 thread.join()
 
     def _end_at_exit(self) -> None:

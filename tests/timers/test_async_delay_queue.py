@@ -105,6 +105,18 @@ def test_a_leader_that_is_cancelled_hands_over_and_takes_nothing() -> None:
     run(main)
 
 
+def test_a_clock_that_moves_after_the_loop_has_ended_disturbs_nobody() -> None:
+    clock = FakeClock()
+    queues: list[AsyncDelayQueue[str]] = []
+
+    async def main() -> None:
+        queues.append(AsyncDelayQueue(clock=clock))
+
+    run(main)
+    clock.advance(1)
+    assert len(queues[0]) == 0
+
+
 def test_a_close_ends_who_waits_and_another_loop_is_refused() -> None:
     queues: list[AsyncDelayQueue[str]] = []
 

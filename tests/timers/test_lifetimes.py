@@ -92,6 +92,14 @@ def test_where_no_thread_can_be_started_a_timer_refuses_and_holds_nothing(name: 
     assert called.wait(PATIENCE_S)
 
 
+def test_where_only_the_thread_for_the_functions_cannot_be_started_a_system_timer_refuses_too() -> None:
+    timer = SystemTimer()
+    with no_threads("filewheel-ScheduledExecutor"), pytest.raises(DiskError, match="no thread can be started"):
+        timer.add(0.001, int)
+    assert len(timer) == 0
+    timer.close()
+
+
 def test_an_executor_with_one_thread_goes_on_where_no_second_can_be_started() -> None:
     with ScheduledExecutor(2) as executor:
         executor.submit(int).result(PATIENCE_S)

@@ -193,6 +193,18 @@ def test_a_call_may_shut_its_own_executor_down() -> None:
         executor.submit(print)
 
 
+def test_two_calls_that_shut_their_executor_down_do_not_wait_for_each_other() -> None:
+    executor = ScheduledExecutor(2)
+    both = threading.Barrier(2)
+
+    def end() -> None:
+        both.wait(PATIENCE_S)
+        executor.shutdown()
+
+    futures = [executor.submit(end) for _ in range(2)]
+    assert [future.result(PATIENCE_S / 2) for future in futures] == [None, None]
+
+
 def test_a_call_may_schedule_and_cancel_others() -> None:
     with ScheduledExecutor(1) as executor:
         other = executor.schedule(1_000, print)

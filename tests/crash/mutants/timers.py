@@ -47,4 +47,6 @@ MUTANTS: list[Mutant] = [
       "tests/timers/test_hashed_wheel_timer.py::test_a_cancel_before_during_and_after_its_tick_wins_once"),
     m("timer-call-in-call", "T", NEVER, "a call in the middle of another of its thread is refused",
       "tests/timers/test_delay_queue.py::test_a_call_in_the_middle_of_another_of_its_thread_is_refused_and_changes_nothing"),
+    m("timer-waits-for-itself", "T", ALWAYS, "a call that ends its own timer does not wait for itself",
+      "tests/timers/test_scheduled_executor.py::test_two_calls_that_shut_their_executor_down_do_not_wait_for_each_other"),
 ]  # fmt: skip
