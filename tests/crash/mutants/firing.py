@@ -80,7 +80,7 @@ MUTANTS: list[Mutant] = [
     m("id-own-threads", "V2", unguarded(1), "threads of one keeper that put messages back do not find each other's locks busy",
       "tests/test_keeper_threads.py::test_what_two_threads_put_back_at_once_is_written_when_both_calls_have_returned"),
     m("settle-lock-kept", "V2",
-      becomes("if self._lock.__enter__():"),
+      becomes("with self._lock.__enter__() and held:"),
       "Ctrl-C in a settlement leaves no lock of the keeper held",
       "tests/test_settle_interrupted.py::test_an_interrupt_before_each_line_of_a_settlement_leaves_no_lock_of_the_keeper_held"),
     m("key-moved-though-cancelled", "V1", NEVER, "a message that was cancelled by its id is not moved by its key",
