@@ -117,11 +117,12 @@ def _shell_hint(exc: FilewheelError) -> str | None:
 
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((\S+).*\)")
 _UNIT_WORDS = re.compile(r"(milli)?(second|minute|hour|day|week)s?|sec|min|hr", re.IGNORECASE)
+_UNITS = ("us", "ms", "s", "m", "h", "d", "w")
 
 
 def is_unit(word: str | None) -> bool:
     """Return whether a word is the unit of a duration, as in `--in 5 m`."""
-    return word is not None and _UNIT_WORDS.fullmatch(word) is not None
+    return word is not None and (word in _UNITS or _UNIT_WORDS.fullmatch(word) is not None)
 
 
 def _extra_word(exc: click.UsageError, said: str) -> str | None:

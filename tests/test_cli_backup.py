@@ -487,6 +487,18 @@ def test_options_of_a_promotion_that_exclude_each_other_are_usage_errors(wheels:
     wheels.b("promote", *args, code=2)
 
 
+def test_what_can_only_be_refused_is_refused_before_the_question(wheels: Set) -> None:
+    for verb in ("promote", "rejoin"):
+        assert "is in no set of wheels" in wheels.a(verb, code=2).err
+    wheels.add()
+    assert "is the primary" in wheels.a("rejoin", code=2).err
+    assert "is a backup already" in wheels.b("rejoin", code=2).err
+    assert "it was the primary already" in wheels.a("promote").err
+    assert "--yes" in wheels.b("promote", code=2).err
+    wheels.b("promote", "--yes")
+    assert "was fenced" in wheels.a("promote", code=2).err
+
+
 def test_an_old_primary_rejoins_and_brings_what_only_it_had(wheels: Set) -> None:
     wheels.a("backup", "add", wheels.c.wheel, "--ship")
     (late,) = wheels.a.enqueue("--in", "1h", "never shipped")

@@ -212,7 +212,7 @@ def test_a_payload_over_the_limit_is_refused(tmp_path: Path) -> None:
 )
 def test_init_takes_sizes_with_units(tmp_path: Path, text: str, size: int) -> None:
     (made,) = Fw(tmp_path / "w")("init", "--payload-max", text).json
-    assert made["payload_max"] == size
+    assert made["payload_bytes_max"] == size
     assert Path(made["path"]).is_absolute()
 
 

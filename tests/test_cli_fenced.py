@@ -102,8 +102,9 @@ def test_a_damaged_roster_is_left_by_repair_which_says_what_to_do(wheel_dir: Pat
     (wheel_dir / "roster.json").write_bytes(b"{}")
     fw = Fw(wheel_dir)
     assert "roster.json" in fw("verify", code=12).out
-    error = fw("--json", "repair", "--yes", code=12).error
-    assert "copy the roster.json of a backup" in error["hint"]
+    for confirmed in (["--yes"], []):  # it does not ask first
+        error = fw("--json", "repair", *confirmed, code=12).error
+        assert "copy the roster.json of a backup" in error["hint"]
     assert (wheel_dir / "roster.json").read_bytes() == b"{}"
 
 

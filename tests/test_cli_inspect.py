@@ -163,6 +163,7 @@ def test_inspect_id_shows_one_message_whole(fw: Fw) -> None:
     (id_,) = fw.enqueue("--in", "1h", "--topic", "t", "--header", "k=v", "line 1\nline 2")
     (fields,) = fw("inspect", id_).json
     assert (fields["id"], fields["payload"], fields["size"]) == (id_, "line 1\nline 2", 13)
+    assert fw("inspect", "list").json == [fields]
     shown = on_terminal("-C", fw.wheel, "inspect", id_.lower()).out
     assert id_ in shown
     assert "k: v" in shown

@@ -147,6 +147,7 @@ def test_repair_beside_a_keeper_exits_with_11(fw: Fw) -> None:
     keeper = Keeper(fw.wheel)
     try:
         assert "keeper" in fw("repair", "--yes", code=11).err
+        assert "keeper" in fw("repair", code=11).err  # it does not ask first
     finally:
         keeper.close()
 
@@ -318,6 +319,7 @@ def test_a_dead_letter_shows_when_and_why_it_died(fw: Fw) -> None:
     fill(fw)
     (dead,) = fw.dead()
     assert dead["died"] > dead["due"]
+    assert fw("inspect", dead["id"]).json == [dead]
     assert "because" in fw("inspect", "list", "--dead", "--no-json").out
     assert "because" in fw("inspect", dead["id"], "--no-json").out
     assert "dead letters 1" in fw("inspect", "--no-json").out

@@ -337,9 +337,17 @@ def test_an_argument_that_is_a_directory_gets_the_hint_how_a_wheel_is_named(fw: 
 
 def test_a_duration_in_two_words_is_pointed_out(fw: Fw) -> None:
     assert "one word" in fw("enqueue", "--in", "5", "minutes", "hi", code=2).err
-    alone = fw("enqueue", "--in", "5", "minutes")
-    assert "warning: the payload is 'minutes'" in alone.err
-    assert "warning" not in fw("enqueue", "--in", "5m", "soon").err
+    for unit in ("minutes", "m", "ms"):
+        alone = fw("enqueue", "--in", "5", unit, code=2)
+        assert f"one word, as in --in 5m; for the payload '{unit}'" in alone.err
+    assert fw.pending() == []
+    for delay, body in (("5m", "m"), ("5s", "minutes"), ("5", "soon")):
+        assert fw("enqueue", "--in", delay, body).err == ""
+
+
+def test_an_unknown_shell_is_named_beside_the_known_ones() -> None:
+    said = invoke("completion", "foo").err
+    assert "Invalid value for 'SHELL': 'foo' is not one of 'bash', 'zsh', 'fish'" in said
 
 
 def test_a_sync_that_is_none_names_the_words_and_the_unit(fw: Fw) -> None:

@@ -16,10 +16,10 @@ from ..verb import verb
     $ filewheel completion fish > /tmp/filewheel.fish
     """,
 )
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="SHELL")
 @click.pass_context
 def command(ctx: click.Context, out: Output, shell: str) -> None:
-    """Print a completion script.
+    """Print a completion script for bash, zsh or fish.
 
     \b
     Write it where the shell looks:

@@ -19,7 +19,7 @@ from .. import times
 from ..failure import Failure, is_unit
 from ..input.batch import Defaults, Intake, enqueue_all
 from ..input.lines import Spool, stdin
-from ..input.params import HEADER, JSON_ARGS, SYNC, When, one_due, require_due
+from ..input.params import HEADER, JSON_ARGS, SYNC, BareSeconds, When, one_due, require_due
 from ..show.calls import RUN, WORK
 from ..show.members import roster_of
 from ..show.output import Output
@@ -162,8 +162,10 @@ def _check_args(arguments: bytes, body: str | None, topic: str) -> bytes:
 
 
 def _payload(out: Output, body: str | None, in_us: int | None) -> bytes:
-    if in_us is not None and is_unit(body):
-        out.warn(f"the payload is {body!r}: a duration is one word, as in --in 5m")
+    if isinstance(in_us, BareSeconds) and is_unit(body):
+        raise click.UsageError(
+            f"a duration is one word, as in --in 5m; for the payload {body!r} give --in a unit, as in --in 5s"
+        )
     if body is None and out.stdin_is_terminal:
         raise click.UsageError("BODY is missing; `-` reads it from the terminal up to Ctrl-D, '' is an empty message")
     if body is None or body == "-":

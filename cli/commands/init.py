@@ -41,6 +41,6 @@ def command(out: Output, slots: int, sync: Sync, payload_max: int) -> None:
     with Wheel.create(out.dir, slots=slots, sync=sync, payload_bytes_max=payload_max, force=out.force) as wheel:
         path = os.path.abspath(wheel.path)
     if out.wants_json:
-        out.record({"path": path, "slots": slots, "sync": sync, "payload_max": payload_max})
+        out.record({"path": path, "slots": slots, "sync": sync, "payload_bytes_max": payload_max})
     else:
         out.write(f"made {safe(path)}: a lap of {slots} s, sync {sync}, payloads up to {size(payload_max)}")

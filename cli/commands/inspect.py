@@ -14,12 +14,11 @@ import click
 from filewheel import BadArgument, Message, MessageId, Snapshot, history_of, schedule_of
 from filewheel.message import HISTORY, KEY, REASON, SCHEDULE
 from filewheel.timespec import at_us
-from filewheel.tools.dump import to_json
 
 from .. import times
 from ..failure import check_damage
 from ..lost import lost_of, not_pending
-from ..show.calls import arguments_of, call_fields, call_text, overdue_advice, schedule_text
+from ..show.calls import arguments_of, call_text, message_fields, overdue_advice, schedule_text
 from ..show.members import find_set, is_primary, set_fields, set_line
 from ..show.output import Output
 from ..show.picture import Ahead, draw_rows, draw_view
@@ -221,7 +220,7 @@ def message(out: Output, body: bool, id_: str) -> None:
         out.raw(found.payload)
         return
     if out.wants_json:
-        out.record(to_json(found) | call_fields(found) | {"size": len(found.payload)})
+        out.record(message_fields(found))
         return
     rows: list[tuple[str, str]] = [("id", str(found.id))]
     if found.root is not None:

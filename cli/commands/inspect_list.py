@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 import click
 
 from filewheel import Message
-from filewheel.tools.dump import iso, to_json
 
 from .. import times
 from ..failure import check_damage
 from ..input.params import DURATION, TIME, When
-from ..show.calls import call_text
+from ..show.calls import call_text, message_fields
 from ..show.output import Column, Output
 from ..show.text import away, short_time, show_bytes
 from ..verb import verb
@@ -89,10 +87,7 @@ def _print_lines(out: Output, messages: Iterator[Message], only_ids: bool) -> in
         if only_ids:
             out.write(str(message.id))
             continue
-        fields: dict[str, Any] = to_json(message)
-        if message.died_us is not None:
-            fields["died"] = iso(message.died_us)
-        out.record(fields)
+        out.record(message_fields(message))
     return shown
 
 

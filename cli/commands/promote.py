@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from filewheel import Promotion, SetStatus, Standby, promote
+from filewheel.tools.refusals import check_promote
 
 from ..failure import INTERRUPTED, Failure
 from ..firing import leave_at_once
@@ -67,6 +68,7 @@ def command(out: Output, yes: bool, force: bool, wait_us: int, auto: bool, after
         result = _stand_by(out, _AFTER_S if after_us is None else after_us / US_PER_S)
     else:
         set_roster_of(out)  # fails first, so that a missing directory is reported once
+        check_promote(out.dir, force=force)
         status = find_set(out)
         # It is the primary already: no other wheel is fenced.
         is_primary = status is not None and status.roster.role == "primary"

@@ -9,6 +9,7 @@ from shlex import quote
 import click
 
 from filewheel import FilewheelError, find_primary, rejoin
+from filewheel.tools.refusals import check_rejoin
 
 from ..failure import Failure
 from ..show.members import Copying, set_roster_of
@@ -36,6 +37,7 @@ def command(out: Output, yes: bool, force: bool) -> None:
     messages that have fired or were cancelled since are removed from it.
     """
     set_roster_of(out)
+    check_rejoin(out.dir, force=force)
     where = _primary(out)
     if not out.ask(f"Make {out.dir} a backup{where}?", yes=yes):
         raise Failure("failed", "nothing was changed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from filewheel.tools.refusals import check_repair
 from filewheel.tools.repair import repair as repair_directory
 from filewheel.tools.verify import Finding
 
@@ -45,6 +46,7 @@ def command(out: Output, dry_run: bool, yes: bool) -> None:
         out.note(line)
     if dry_run:
         raise Failure("damaged", "the wheel is damaged; this dry run changed nothing", hint=_hint(damage))
+    check_repair(directory, damage)
     if not out.ask("Repair it?", yes=yes):
         raise Failure("failed", "nothing was repaired")
     result = repair_directory(directory)

@@ -129,10 +129,18 @@ class _Duration(_Type):
         return us
 
 
+class BareSeconds(int):
+    """A duration in microseconds that was given as a number without a unit."""
+
+
 class _Delay(_Duration):
     """How long from now."""
 
     parse = staticmethod(read_delay)
+
+    def read(self, text: str) -> int:
+        us = super().read(text)
+        return BareSeconds(us) if text.strip()[-1:].isdigit() else us
 
 
 class _Time(_Type):

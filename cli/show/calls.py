@@ -16,7 +16,7 @@ from filewheel.message import ARGS, SCHEDULE
 from filewheel.scheduling.cron import Recurrence
 from filewheel.timespec import parse_duration
 from filewheel.tools.calls import count_calls, first_call
-from filewheel.tools.dump import iso
+from filewheel.tools.dump import iso, to_json
 
 from ..failure import Failure
 from ..times import US_PER_S, to_datetime
@@ -87,6 +87,12 @@ def call_text(message: Message) -> str | None:
         return None
     args, kwargs = arguments
     return f"{message.topic}({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())])})"
+
+
+def message_fields(message: Message) -> dict[str, Any]:
+    """Return the JSON fields of a message, as each form of `inspect` prints them."""
+    fields = to_json(message) | {"size": len(message.payload)} | call_fields(message)
+    return fields if message.died_us is None else fields | {"died": iso(message.died_us)}
 
 
 def call_fields(message: Message) -> dict[str, Any]:

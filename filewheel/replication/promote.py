@@ -19,6 +19,7 @@ import functools
 import logging
 import os
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from filewheel.checks import check_flag, check_number, check_path
 from filewheel.disk.directory import Directory, opened
@@ -76,19 +77,9 @@ def promote(
     check_number("wait_s", wait_s, least=0)
     where = os.path.abspath(check_path(path))
     with disk_errors(where), opened(where, env) as here:  # mutant: promote-bare-errors
-        roster = read_roster(here.disk, here.path)
-        if roster is None:
-            raise BadArgument(f"{here.path} is in no set of wheels", hint="`filewheel backup add DIR`")
-        me = roster.member(here.settings.id)
-        if roster.primary_wheel == here.settings.id:
-            me = me or Member(here.path, here.settings.id, state="current")
-        elif roster.role == "fenced":  # mutant: promote-over-a-successor
-            raise _was_fenced(here.path)
-        if me is None:
-            raise _taken_out(here.path)
-        act = _Promoting(here, roster, me)
-        if roster.role == "primary" and not act.is_outdone():
-            return Promotion(roster.epoch, here.path, caught_up=True, notes=["it was the primary already"])
+        act = Promoting.of(here)
+        if act.is_done():
+            return Promotion(act.epoch, here.path, caught_up=True, notes=["it was the primary already"])
         with act.alone():  # mutant: promote-together
             act.check_complete(force=force)
             return act.run(wait_s)
@@ -102,7 +93,9 @@ def _was_fenced(path: str) -> BadArgument:
     return BadArgument(f"{path} was fenced", hint="`filewheel rejoin` it first, or promote a backup")
 
 
-class _Promoting:
+class Promoting:
+    """One promotion: its wheel, what is known of its set, and the steps."""
+
     def __init__(self, here: Directory, roster: Roster, me: Member) -> None:
         self._here = here
         self._roster = roster
@@ -117,6 +110,30 @@ class _Promoting:
         self._mends_keys = False
         self._backups: set[str] = set()
         """Wheels whose own roster says "backup"; after a recent rejoin, this wheel's roster may still say "fenced"."""
+
+    @classmethod
+    def of(cls, here: Directory) -> Self:
+        """Return the promotion of an open wheel. Raises BadArgument when it is no member of a set."""
+        roster = read_roster(here.disk, here.path)
+        if roster is None:
+            raise BadArgument(f"{here.path} is in no set of wheels", hint="`filewheel backup add DIR`")
+        me = roster.member(here.settings.id)
+        if roster.primary_wheel == here.settings.id:
+            me = me or Member(here.path, here.settings.id, state="current")
+        elif roster.role == "fenced":  # mutant: promote-over-a-successor
+            raise _was_fenced(here.path)
+        if me is None:
+            raise _taken_out(here.path)
+        return cls(here, roster, me)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this wheel's roster has."""
+        return self._roster.epoch
+
+    def is_done(self) -> bool:
+        """Return whether this wheel is the primary already, as far as any wheel of the set knows."""
+        return self._roster.role == "primary" and not self.is_outdone()
 
     def _know(self, roster: Roster) -> None:
         self._roster = roster

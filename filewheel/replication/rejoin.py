@@ -56,17 +56,8 @@ def rejoin(
     check_flag("force", force)
     where = os.path.abspath(check_path(path))
     with disk_errors(where), opened(where, env) as old:
-        mine = read_roster(old.disk, where)
-        if mine is None:
-            raise BadArgument(f"{where} is in no set of wheels", hint="`filewheel backup add DIR`")
-        primary, theirs = find_primary(where, env)
-        if theirs.primary_wheel == old.settings.id:
-            raise BadArgument(f"{where} is the primary", hint="promote another wheel first")
+        mine, primary, theirs = rosters_for(old, where, force=force)
         member = theirs.member(old.settings.id)
-        # After a crash between the two rosters, its own says "backup", and the new primary's does not.
-        is_registered = member is not None and member.state != "fenced"
-        if mine.role == "backup" and is_registered and not force:
-            raise BadArgument(f"{where} is a backup already", hint="`filewheel replicate` keeps it in step")
         keeper_lock = KeeperLock(old)
         keeper_lock.take("rejoin", wait=False)
         try:
@@ -83,6 +74,22 @@ def rejoin(
                 return Rejoin(primary, found.kept, found.dropped, found.notes)
         finally:
             keeper_lock.release()
+
+
+def rosters_for(old: Directory, where: str, *, force: bool) -> tuple[Roster, str, Roster]:
+    """Return the old wheel's roster, the primary's path and its roster. Raises BadArgument, NoWheel."""
+    mine = read_roster(old.disk, where)
+    if mine is None:
+        raise BadArgument(f"{where} is in no set of wheels", hint="`filewheel backup add DIR`")
+    primary, theirs = find_primary(where, old.env)
+    if theirs.primary_wheel == old.settings.id:
+        raise BadArgument(f"{where} is the primary", hint="promote another wheel first")
+    member = theirs.member(old.settings.id)
+    # After a crash between the two rosters, its own says "backup", and the new primary's does not.
+    is_registered = member is not None and member.state != "fenced"
+    if mine.role == "backup" and is_registered and not force:
+        raise BadArgument(f"{where} is a backup already", hint="`filewheel replicate` keeps it in step")
+    return mine, primary, theirs
 
 
 def _fence(old: Directory, theirs: Roster) -> None:

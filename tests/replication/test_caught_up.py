@@ -135,7 +135,7 @@ def test_what_a_primary_dropped_before_it_was_promoted_again_does_not_come_back_
     place.level(place.a)
     drop_in_primary_only(place, gone)
     with monkeypatch.context() as patch:
-        patch.setattr(module._Promoting, "_catch_up", interrupted)
+        patch.setattr(module.Promoting, "_catch_up", interrupted)
         with pytest.raises(KeyboardInterrupt):
             go(place)
     module.promote(place.a, env=SYSTEM.using(clock=place.clock), wait_s=0)

@@ -14,7 +14,7 @@ from filewheel.disk.disk import SYSTEM
 from filewheel.errors import BadArgument
 from filewheel.format import layout
 from filewheel.keys.index import Keys
-from filewheel.replication.promote import _Promoting, promote
+from filewheel.replication.promote import Promoting, promote
 from filewheel.replication.status import MemberStatus, set_status
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify
@@ -22,7 +22,7 @@ from tests.replication.support import Pair
 from tests.test_places import KEYS, KINDS, put
 
 ONE = "keys/one of a bucket"
-SAY = _Promoting._say
+SAY = Promoting._say
 NAMES = [layout.key_file(layout.KEY_RECENT), layout.KEYS_LOCK, layout.KEYS, ONE]
 
 
@@ -140,7 +140,7 @@ def test_a_forced_promotion_that_is_killed_after_it_put_a_file_of_keys_aside_ent
 
     with monkeypatch.context() as patch:
         patch.setattr(Keys, "replace", die)
-        patch.setattr(_Promoting, "_say", lambda act, role, epoch: None if role == "backup" else SAY(act, role, epoch))
+        patch.setattr(Promoting, "_say", lambda act, role, epoch: None if role == "backup" else SAY(act, role, epoch))
         with pytest.raises(KeyboardInterrupt):
             promote(mirror.backup, env=SYSTEM.using(clock=mirror.clock), force=True, wait_s=1)
     assert not status_of(mirror).has_bad_keys  # it is aside, and not there again

@@ -132,7 +132,7 @@ def rival_before(
 ) -> list[Promotion | FilewheelError]:
     """Promote one backup, and another one whole before a step of the first."""
     results: list[Promotion | FilewheelError] = []
-    inner = getattr(promoting._Promoting, step)
+    inner = getattr(promoting.Promoting, step)
     ran = False
 
     def slow(self: object, *args: object) -> object:
@@ -145,7 +145,7 @@ def rival_before(
                 results.append(exc)
         return inner(self, *args)
 
-    monkeypatch.setattr(promoting._Promoting, step, slow)
+    monkeypatch.setattr(promoting.Promoting, step, slow)
     try:
         results.append(go(place, first))
     except FilewheelError as exc:
@@ -183,7 +183,7 @@ def test_of_two_that_have_both_written_that_they_are_being_promoted_one_goes_on(
         assert roster is not None
         me = roster.member(here.settings.id)
         assert me is not None
-        act = promoting._Promoting(here, roster, me)
+        act = promoting.Promoting(here, roster, me)
         act._say("promoting", 1)
         acts.append(act)
     for act in acts:
@@ -212,7 +212,7 @@ def test_one_that_looked_before_its_rival_wrote_is_stopped_by_what_that_writes(p
         assert roster is not None
         me = roster.member(here.settings.id)
         assert me is not None
-        acts[here.settings.id] = promoting._Promoting(here, roster, me)
+        acts[here.settings.id] = promoting.Promoting(here, roster, me)
     low, high = (acts[wheel] for wheel in sorted(acts))
     low._say("promoting", 1)
     low._say("promoting", 2)
@@ -459,7 +459,7 @@ def test_a_promotion_that_ended_before_it_had_told_anybody_has_changed_nothing(
     if killed:
         alter(place.b, lambda r: replace(r, role="promoting"))
     else:
-        monkeypatch.setattr(promoting._Promoting, "_take_lock", wait)
+        monkeypatch.setattr(promoting.Promoting, "_take_lock", wait)
         with pytest.raises(KeyboardInterrupt):
             go(place, place.b)
         assert role_of(place.b) == "backup"
@@ -485,7 +485,7 @@ def test_of_several_that_were_promoted_the_last_is_read_though_a_backup_has_not_
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.make_set(place.b, place.c)
-    monkeypatch.setattr(promoting._Promoting, "_announce", lambda *args: None)
+    monkeypatch.setattr(promoting.Promoting, "_announce", lambda *args: None)
     go(place, place.b)
     place.enqueue(place.b, "new")
     done = go(place, place.c, force=True)
