@@ -3,10 +3,10 @@
 Needs the extra `filewheel[kafka]`. Nothing else in filewheel imports this folder. A record passes through the folders
 in this order, and a module imports only from its own folder and from those to its left (tests/test_layers.py):
 
-    records | partition | node | levels | client | topics | produce | assemble | scheduling
+    records | partition | node | levels | client | topics | produce status | assemble | scheduling
 
 `levels` is a smaller service, without wheels. `topics` makes the topics, `produce` sends records to the delay topic,
-`assemble` puts a service together. `scheduling` runs handlers on top of all that.
+`status` looks at the whole service, `assemble` puts a service together. `scheduling` runs handlers on top of all that.
 """
 
 from filewheel.kafka.assemble import delay_service, level_service
@@ -21,6 +21,7 @@ from filewheel.kafka.produce.delivery import Delivered, Delivery
 from filewheel.kafka.produce.producer import DelayProducer
 from filewheel.kafka.records.options import Policy
 from filewheel.kafka.scheduling.scheduler import KafkaScheduler
+from filewheel.kafka.status import PartitionReport, check_keyed, service_status
 from filewheel.kafka.topics import TopicReport, make_level_topics, make_topics
 
 __all__ = [
@@ -36,15 +37,18 @@ __all__ = [
     "LevelStatus",
     "Listener",
     "Observed",
+    "PartitionReport",
     "PartitionStatus",
     "Policy",
     "Problem",
     "Settings",
     "TopicReport",
+    "check_keyed",
     "delay_service",
     "level_for",
     "level_service",
     "make_level_topics",
     "make_topics",
     "parse_levels",
+    "service_status",
 ]

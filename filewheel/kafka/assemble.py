@@ -6,6 +6,7 @@ Invariant: nothing is written and no group is joined before the cluster has all 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from filewheel.kafka.client.confluent import ConfluentTransport
 from filewheel.kafka.client.level_client import ConfluentLevels
 from filewheel.kafka.levels.naming import Level
 from filewheel.kafka.levels.service import LevelService
+from filewheel.kafka.node.note import About
 from filewheel.kafka.node.rules import Rules
 from filewheel.kafka.node.service import DelayService
 from filewheel.kafka.node.settings import Settings
@@ -54,7 +56,12 @@ def delay_service(
         return Partition(path, source, keyed=policy.keyed, on_work=on_work)
 
     tally = Tally(policy.topic, policy.dead_letter_topic)
-    return DelayService(transport, open_wheel, rules, rules.understand, settings, topics=topics, tally=tally)
+    service = DelayService(transport, open_wheel, rules, rules.understand, settings, topics=topics, tally=tally)
+    service.node.about = About(
+        node=str(config.get("client.id", node)), host=socket.gethostname(), pid=os.getpid(),
+        data=os.path.abspath(data), keyed=policy.keyed, standby=settings.standby == "all",
+    )  # fmt: skip
+    return service
 
 
 def level_service(

@@ -249,6 +249,7 @@ class FakeSource:
         self.next: dict[int, int] = {}
         self.paused: set[int] = set()
         self.committed: dict[int, int] = {}
+        self.notes: dict[int, str] = {}
         self._ends: dict[int, int] = {}
         cluster.join(self)
 
@@ -322,8 +323,10 @@ class FakeSource:
     def resume(self, partition: int) -> None:
         self.paused.discard(partition)
 
-    def commit(self, offsets: Mapping[int, int]) -> None:
-        self.committed.update(offsets)
+    def commit(self, positions: Mapping[int, tuple[int, str]]) -> None:
+        assert positions.keys() <= self.known, "committed what another member owns"
+        self.committed.update({p: offset for p, (offset, _) in positions.items()})
+        self.notes.update({p: note for p, (_, note) in positions.items()})
 
     def close(self) -> None:
         if self.known:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli_support import environment, invoke
+from tests.cli_support import environment, finish, invoke, on_terminal, start, stopped
 from tests.support import REPO, eventually
 from tests.test_docs import run_blocks, shell
 
@@ -134,3 +134,51 @@ def test_a_cluster_that_does_not_answer_and_a_missing_topic_are_named(kafka: str
     assert f"filewheel kafka init --bootstrap {kafka} --topic {name}" in result.err
     assert invoke("kafka", "init", "--bootstrap", kafka, "--topic", name, "-X", "nonsense").code == 2
     assert invoke("kafka").code == 2
+
+
+def test_records_are_produced_replaced_and_cancelled_and_the_status_names_owner_and_problem(
+    kafka: str, name: str, tmp_path: Path
+) -> None:
+    place = ("-b", kafka, "-t", name)
+    produce = ("kafka", "produce", *place, "--in", "1h", "--target", "mails")
+    assert invoke("kafka", "init", *place, "--partitions", "2").code == 0
+    unserved = invoke("kafka", "status", *place)
+    assert unserved.code == 3
+    assert [r["problem"][:8] for r in unserved.json] == ["no owner", "no owner"]
+    assert "no node of group" in invoke("kafka", "cancel", *place, "k").err
+    node = start("kafka", "run", *place, "-d", tmp_path / "data", "--keyed", "--node", "n1")
+    with stopped(node):
+        one = invoke(*produce, "--key", "k", "--header", "a=b", "--target-key", "t", "one")
+        assert one.code == 0, one
+        partition = int(one.lines[0].split("-")[-2])
+        assert one.lines == [f"{name}-{partition}-0"]
+        ids = invoke(*produce, "--lines", "--json", stdin="x\ny\n\n").json
+        assert [i["topic"] for i in ids] == [name] * 3
+        batch = tmp_path / "batch.jsonl"
+        batch.write_text('{"payload": "two", "key": "k", "at": "2040-01-01T00:00Z"}\n{"payload": "z", "in": 3600}\n')
+        assert len(invoke(*produce[:5], *produce[5:], "--batch", batch).lines) == 2
+
+        def waiting(count: int) -> bool:
+            found = invoke("kafka", "status", *place).json
+            return sum(r["waiting"] or 0 for r in found) == count and all(r["state"] == "active" for r in found)
+
+        eventually(lambda: waiting(5), timeout_s=90)  # `two` replaced `one`
+        cancelled = invoke("kafka", "cancel", *place, "k")
+        assert cancelled.code == 0, cancelled
+        eventually(lambda: waiting(4), timeout_s=90)
+        seen = invoke("kafka", "status", *place)
+        assert seen.code == 0, seen
+        assert {(r["owner"], r["data"], r["lag"], r["standbys"]) for r in seen.json} == {
+            ("n1", str(tmp_path / "data"), 0, 0)
+        }
+        shown = on_terminal("kafka", "status", *place).out
+        assert re.search(r"PARTITION\s+OWNER\s+STATE\s+WAITING", shown)
+        assert max(len(line) for line in shown.splitlines()) <= 80
+        node.send_signal(signal.SIGTERM)
+        assert finish(node, timeout=90).code == 0
+    wrong = invoke("kafka", "status", "-b", kafka, "-t", f"{name}x")
+    assert wrong.code == 1
+    assert f"there is no topic {name}x\nTry: --topic {name}" in wrong.err
+    missing = invoke("kafka", "produce", "-b", kafka, "-t", f"{name}x", "--in", "1", "--target", "mails", "x")
+    assert missing.code == 1
+    assert f"filewheel kafka init --bootstrap {kafka} --topic {name}x" in missing.err

@@ -125,3 +125,44 @@ def test_a_property_without_a_value_is_refused_and_not_printed(seen: dict[str, A
     assert "secret-of-mine" not in result.err
     assert "-X takes KEY=VALUE" in result.err
     assert not seen
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "said"),
+    [
+        (["--in", "5m"], None, "where to? Give --target"),
+        (["--target", "m"], None, "when? Give --in DUR or --at TIME"),
+        (["--in", "1", "--at", "09:00", "--target", "m", "x"], None, "--in or --at, not both"),
+        (["--in", "1", "--target", "m", "--lines", "--batch", "-"], "", "--lines or --batch, not both"),
+        (["--in", "1", "--target", "m", "--lines", "x"], "", "leave BODY out"),
+        (["--in", "1", "--target", "m", "--lines", "--key", "k"], "", "--key and --target-key are for one record"),
+        (["--in", "1", "--target", "m"], "", "BODY is missing, and stdin is empty"),
+        (["--in", "1", "--target", "a b", "x"], None, "target is the name of a topic"),
+        (["--in", "1", "--target", "t", "x"], None, "which the delay service itself reads"),
+        (["--in", "2d", "--horizon", "1d", "--target", "m", "x"], None, "the horizon is 86400 s"),
+        (["--batch", "-"], '{"payload": "x", "in": 1}', "line 1: no target; nothing was sent"),
+        (["--batch", "-"], '{"payload": "x", "target": "m"}', "line 1: no due time; nothing was sent"),
+        (["--batch", "-"], '\n{"target": "m", "in": 1}', "line 2: the key 'payload' is missing"),
+        (["--batch", "-"], '{"payload": "x", "target": 5, "in": 1}', "line 1: target is the name of a topic"),
+        (["--batch", "-"], '{"payload": "x", "target": "m", "in": "x"}', "line 1: 'x' is not a duration"),
+        (["--batch", "-"], '{"payload": "x", "target": "m", "in": true}', "line 1: 'in' is a text"),
+        (["--batch", "-"], '{"payload": "x", "target": "m", "in": 1, "at": "now"}', "line 1: give one of in, at"),
+        (["--batch", "-"], '{"payload": "x", "target": "m", "due_us": 1.5}', "line 1: 'due_us' is microseconds"),
+        (["--batch", "-"], '{"payload": "x", "target": "m", "in": 1, "key": 5}', "line 1: key is text or bytes"),
+        (["--batch", "-"], '{"payload": "x", "target": "m", "in": 1, "headers": 5}', "line 1: headers are a dict"),
+        (["--batch", "-"], '{"payload": "x", "topic": "m", "in": 1}', "line 1: unknown key 'topic'"),
+        (["--batch", "-"], "nonsense", "line 1: "),
+    ],
+)
+def test_wrong_words_and_lines_of_produce_are_named_before_a_broker_is_asked(
+    words: list[str], stdin: str | None, said: str
+) -> None:
+    result = invoke("kafka", "produce", "-b", "localhost:1", "-t", "t", *words, stdin=stdin)
+    assert result.code == 2, result
+    assert said in result.err
+
+
+def test_a_batch_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    result = invoke("kafka", "produce", "-b", "localhost:1", "-t", "t", "--batch", tmp_path / "none")
+    assert result.code == 1
+    assert f"{tmp_path / 'none'}: no such file" in result.err

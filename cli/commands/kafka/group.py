@@ -6,9 +6,12 @@ import click
 
 from ...failure import USAGE
 from ...verb import common, examples
+from .cancel import cancel
 from .init import init
 from .levels import levels
+from .produce import produce
 from .run import run
+from .status import status
 
 
 @click.group(
@@ -19,6 +22,8 @@ from .run import run
         """
         $ filewheel kafka init -b localhost:9092 -t delays
         $ filewheel kafka run -b localhost:9092 -t delays -d /var/lib/delays
+        $ filewheel kafka produce -c kafka.toml --in 5m --target mails 'hello ann'
+        $ filewheel kafka status -b localhost:9092 -t delays
         """
     ),
 )
@@ -38,5 +43,5 @@ def command(ctx: click.Context) -> None:
         ctx.exit(USAGE)
 
 
-for _verb in (init, levels, run):
+for _verb in (init, run, produce, cancel, status, levels):
     command.add_command(_verb)

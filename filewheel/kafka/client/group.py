@@ -89,16 +89,15 @@ class GroupSource:
         if partition in self._started:
             self._consumer.resume([self._client.TopicPartition(self._topic, partition)])
 
-    def commit(self, offsets: Mapping[int, int]) -> None:
-        """Tell the group how far each started partition was taken in."""
-        positions = [
-            self._client.TopicPartition(self._topic, partition, offset)
-            for partition, offset in offsets.items()
-            if partition in self._started
+    def commit(self, positions: Mapping[int, tuple[int, str]]) -> None:
+        """Tell the group how far each partition was taken in, with its note."""
+        places = [
+            self._client.TopicPartition(self._topic, partition, offset, note)
+            for partition, (offset, note) in positions.items()
         ]
-        if positions:
+        if places:
             try:
-                self._consumer.commit(offsets=positions, asynchronous=True)
+                self._consumer.commit(offsets=places, asynchronous=True)
             except self._client.KafkaException as exc:
                 self._errors.append(f"offsets were not committed: {error_of(exc).str()}")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from filewheel.errors import BadArgument, ClusterError, FilewheelError, Locked, Outlived, WheelFull
@@ -331,12 +331,6 @@ class Owner:
         """Close the reader of markers. The partitions were given away before."""
         if self._markers is not None:
             self._markers.close()
-
-    def positions(self) -> Mapping[int, int]:
-        """Return how far each partition was taken in."""
-        with self._lock:
-            every = list(self.owned.values())
-        return {o.partition: o.wheel.ingested for o in every if o.wheel is not None and o.state is State.ACTIVE}
 
     def busy(self) -> set[int]:
         """Return the partitions whose wheels are this owner's: the standby does not open them."""

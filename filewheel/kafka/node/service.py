@@ -22,6 +22,7 @@ from filewheel.kafka.node.health import Health, health_of
 from filewheel.kafka.node.intake import Intake, Understand
 from filewheel.kafka.node.loop import FireLoop
 from filewheel.kafka.node.metrics import NodeMetrics
+from filewheel.kafka.node.note import About, note_of
 from filewheel.kafka.node.owner import Owned, Owner, State, Wheel
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.node.standby import Standby
@@ -90,6 +91,8 @@ class Node:
         self._timers: list[tuple[int, Callable[[], None]]] = []
         self._timers_lock = threading.Lock()
         self._commit_us = 0
+        self.about = About(standby=settings.standby == "all")
+        """What the notes of its partitions say about this node."""
         self.loop = FireLoop(clock, failed=self._wheel_failed, stopped=self._sink_finished)
         self.upkeep = Upkeep(clock, failed=self._upkeep_failed)
 
@@ -140,8 +143,19 @@ class Node:
             call()
         if now - self._commit_us >= COMMIT_S * 1e6:
             self._commit_us = now
-            positions = self.owner.positions()
-            self._commands.append(lambda source: source.commit(positions))
+            self._commit()
+
+    def _commit(self) -> None:
+        """Tell the group how far each partition is, and how it is: with the source's thread."""
+        health, now_us = self.health(), self._clock.now_us()
+        found = {o.partition: note_of(o, self.about, health, now_us) for o in list(self.owner.owned.values())}
+        notes = {partition: (one[0], one[1].pack()) for partition, one in found.items() if one is not None}
+
+        def commit(source: Source) -> None:
+            # mutant: kafka-note-of-a-lost-partition
+            source.commit({p: note for p, note in notes.items() if p in self.owner.owned})
+
+        self._commands.append(commit)
 
     def standby_step(self, timeout_s: float = 0.0) -> bool:
         """Fill the wheels of what others own."""

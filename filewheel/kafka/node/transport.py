@@ -146,8 +146,11 @@ class Source(Protocol):
 
     def pause(self, partition: int) -> None: ...
     def resume(self, partition: int) -> None: ...
-    def commit(self, offsets: Mapping[int, int]) -> None:
-        """Tell the group how far each partition was taken in: for dashboards only. Does not wait, raises nothing."""
+    def commit(self, positions: Mapping[int, tuple[int, str]]) -> None:
+        """Tell the group how far each owned partition was taken in, with a note: for dashboards and `kafka status`.
+
+        Does not wait, raises nothing.
+        """
 
     def close(self) -> None:
         """Leave the group. Calls `Listener.revoked` for what is owned."""

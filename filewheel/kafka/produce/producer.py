@@ -107,6 +107,24 @@ class DelayProducer:
         )  # fmt: skip
         return self._send(record)
 
+    def check(
+        self,
+        target: str,
+        value: bytes | None,
+        *,
+        delay: Delay | None = None,
+        at: At | None = None,
+        key: Text | None = None,
+        target_key: Text | None = None,
+        target_partition: int | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        """Return if `send` takes these arguments. Nothing is sent, and no broker is asked. Raises BadArgument."""
+        self._requests.record(
+            target, value, delay=delay, at=at, key=key, target_key=target_key, target_partition=target_partition,
+            headers=headers,
+        )  # fmt: skip
+
     def cancel(self, key: Text) -> Delivery:
         """Cancel the waiting record with this key; return the future of the cancellation.
 

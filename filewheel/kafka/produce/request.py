@@ -13,7 +13,7 @@ from filewheel.env import Clock
 from filewheel.errors import BadArgument
 from filewheel.journal.columns import At, Delay
 from filewheel.kafka.records import headers as h
-from filewheel.kafka.records.options import Policy, is_topic
+from filewheel.kafka.records.options import TOPIC_CHARS_MAX, Policy, is_topic
 from filewheel.kafka.records.record import Outgoing
 from filewheel.message import US_PER_S
 from filewheel.timespec import delay_us, due_from
@@ -86,7 +86,8 @@ class Requests:
     def _target(self, target: str) -> bytes:
         if not isinstance(target, str) or not is_topic(target):
             raise BadArgument(
-                f"target is the name of a topic, not {shown(target)}", hint='send("mails", b"hello", delay=300)'
+                f"target is the name of a topic, not {shown(target)}",
+                hint=f"1 to {TOPIC_CHARS_MAX} letters, digits, `.`, `_` and `-`",
             )
         if target in (self._policy.topic, self._policy.marker_topic):
             raise BadArgument(f"target is {target!r}, which the delay service itself reads")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.crash.mutants.entry import Mutant, m
-from tests.crash.operations import NEVER, becomes
+from tests.crash.operations import NEVER, UNFILTERED, becomes
 
 MUTANTS: list[Mutant] = [
     m("kafka-producer-no-horizon", "C", NEVER, "a producer refuses a delay beyond its horizon",
@@ -17,4 +17,8 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_producers.py::test_a_producer_that_another_process_opened_is_refused"),
     m("kafka-producer-sends-after-close", "C", NEVER, "a record that is sent during a close is refused, not forgotten",
       "tests/kafka/test_producers.py::test_a_close_answers_what_is_under_way"),
+    m("kafka-note-too-long", "C", NEVER, "a note fits into what a broker keeps with an offset",
+      "tests/kafka/test_status.py::test_a_note_is_short_and_understood_again"),
+    m("kafka-note-of-a-lost-partition", "C", UNFILTERED, "a node leaves no note for a partition that it gave away",
+      "tests/kafka/test_status.py::test_a_partition_that_was_given_away_gets_no_note_of_this_node"),
 ]  # fmt: skip

@@ -1,0 +1,167 @@
+"""The notes of nodes in the group, and the state of a service that comes of them. No broker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from filewheel.errors import DiskError
+from filewheel.kafka import status
+from filewheel.kafka.client.group_view import Member, View
+from filewheel.kafka.node.note import BYTES_MAX, About, Note
+from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.transport import Refusal
+from filewheel.kafka.status import reports_of
+from tests.kafka.fake import Cluster
+from tests.kafka.hands import Hands
+
+NOW_MS = 1_800_000_000_000
+NOTE = Note("n1", "host", 7, "/data", False, False, "active", 3, 2, 0, "", NOW_MS)
+
+
+def put(cluster: Cluster, name: bytes, *, after_ms: int = 0) -> None:
+    cluster.put(name, headers=[("due-ms", str(cluster.now_ms + after_ms).encode())])
+
+
+def notes_of(node: Hands) -> dict[int, Note]:
+    node.clock.advance(6)
+    node.node.housekeeping_step()
+    node.run()
+    found = {p: Note.unpack(text) for p, text in node.node.source.notes.items()}  # type: ignore[attr-defined]
+    assert all(found.values())
+    return found  # type: ignore[return-value]
+
+
+def test_an_owner_leaves_a_note_of_what_waits_beside_the_committed_offset() -> None:
+    cluster = Cluster()
+    put(cluster, b"later", after_ms=60_000)
+    put(cluster, b"too", after_ms=90_000)
+    node = Hands(cluster)
+    node.node.about = About("n1", "host", 7, "/data", keyed=True, standby=False)
+    node.run()
+    note = notes_of(node)[0]
+    assert (note.node, note.host, note.pid, note.data, note.keyed) == ("n1", "host", 7, "/data", True)
+    assert (note.state, note.waiting, note.low, note.late_ms, note.problem) == ("active", 2, 0, 0, "")
+    assert node.node.source.committed[0] == 2  # type: ignore[attr-defined]
+
+
+def test_a_partition_that_holds_its_records_says_so_and_how_late_they_are() -> None:
+    cluster = Cluster()
+    cluster.refused["target"] = Refusal("no such topic")
+    put(cluster, b"due", after_ms=1000)
+    node = Hands(cluster)
+    node.run()
+    node.after(1)
+    note = notes_of(node)[0]
+    assert note.problem.startswith("stalled: ")
+    assert note.late_ms >= 5000
+
+
+def test_a_partition_that_failed_keeps_its_note_with_the_reason() -> None:
+    cluster = Cluster()
+    node = Hands(cluster)
+    node.run()
+    node.node.owner.fail(node.node.owner.owned[0], DiskError("broken"))
+    note = notes_of(node)[0]
+    assert (note.state, note.problem) == ("failed", "failed: broken")
+
+
+def test_a_partition_that_was_given_away_gets_no_note_of_this_node() -> None:
+    cluster = Cluster()
+    node = Hands(cluster, settings=Settings())
+    node.run()
+    node.clock.advance(6)
+    node.node.housekeeping_step()  # the note waits for the thread of the source
+    node.node.owner.lost([0])
+    node.node.source.notes.clear()  # type: ignore[attr-defined]
+    node.run()
+    assert 0 not in node.node.source.notes  # type: ignore[attr-defined]
+
+
+def test_a_note_is_short_and_understood_again() -> None:
+    assert Note.unpack(NOTE.pack()) == NOTE
+    long = replace(NOTE, problem="ü" * 5000, data="\U0001f600" * 5000, host="\0" * 5000, node="é" * 5000)
+    assert len(long.pack().encode()) <= BYTES_MAX
+    found = Note.unpack(long.pack())
+    assert found is not None
+    assert found.low == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None, "", "x", "5", "[]", "{}", '{"v":2}', '{"v":1}', NOTE.pack().replace("7", '"7"'),
+        NOTE.pack().replace('"active"', "5"), "[" * 100_000,
+    ],
+)  # fmt: skip
+def test_a_text_that_is_no_note_is_none(text: str | None) -> None:
+    assert Note.unpack(text) is None
+
+
+def view(**changes: Any) -> View:
+    """One partition of n1, all well."""
+    found = View({0: (0, 10)}, {0: (8, NOTE.pack())}, (Member("n1", "/10.0.0.1", frozenset({0})),))
+    return replace(found, **changes)
+
+
+def test_a_partition_of_a_living_node_is_reported_as_its_note_says() -> None:
+    (report,) = reports_of(view(), NOW_MS)
+    assert (report.owner, report.host, report.state, report.waiting, report.lag) == ("n1", "host", "active", 3, 2)
+    assert (report.low, report.log_start, report.log_end, report.late_ms, report.standbys) == (2, 0, 10, 0, 0)
+    assert report.problem == ""
+
+
+@pytest.mark.parametrize(
+    ("seen", "problem"),
+    [
+        (view(members=()), "no owner"),
+        (view(ranges={0: None}), "no leader"),
+        (view(committed={0: (8, replace(NOTE, problem="stalled: x").pack())}), "stalled: x"),
+        (view(committed={0: (8, replace(NOTE, at_ms=NOW_MS - 61_000).pack())}), "silent: .* for 61 s"),
+        (view(ranges={0: (3, 10)}), "gap: the log begins at offset 3"),
+        (view(members=None, committed={}), "nothing is known"),
+    ],
+)
+def test_what_is_wrong_with_a_partition_is_named(seen: View, problem: str) -> None:
+    (report,) = reports_of(seen, NOW_MS)
+    import re
+
+    assert re.match(problem, report.problem), report
+
+
+def test_the_note_of_an_owner_of_before_says_nothing_of_the_new_one() -> None:
+    seen = view(members=(Member("n2", "/10.0.0.2", frozenset({0})),))
+    (report,) = reports_of(seen, NOW_MS)
+    assert (report.owner, report.state, report.waiting, report.problem) == ("n2", None, None, "")
+
+
+def test_without_the_right_to_see_members_the_notes_name_the_owner() -> None:
+    (report,) = reports_of(view(members=None), NOW_MS)
+    assert (report.owner, report.problem) == ("n1", "")
+
+
+def test_living_nodes_that_follow_are_the_standbys_of_a_partition() -> None:
+    other = replace(NOTE, node="n2", standby=True)
+    seen = View(
+        {0: (0, 1), 1: (0, 1), 2: (0, 1)},
+        {0: (0, NOTE.pack()), 1: (0, other.pack()), 2: (0, replace(other, node="gone").pack())},
+        (Member("n1", "", frozenset({0, 2})), Member("n2", "", frozenset({1}))),
+    )
+    assert [report.standbys for report in reports_of(seen, NOW_MS)] == [1, 0, 1]
+
+
+def test_whether_a_topic_is_keyed_is_what_its_latest_note_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    from filewheel import BadArgument, ClusterError
+
+    seen = view(committed={})
+    monkeypatch.setattr(status, "GroupView", lambda *args: type("One", (), {"look": lambda self: seen})())
+    with pytest.raises(ClusterError, match="no node of group g has said"):
+        status.check_keyed({}, "delays", group="g")
+    seen = view(committed={0: (8, NOTE.pack())})
+    with pytest.raises(BadArgument, match="without --keyed"):
+        status.check_keyed({}, "delays", group="g")
+    newer = replace(NOTE, keyed=True, at_ms=NOW_MS + 1)
+    seen = view(committed={0: (8, NOTE.pack()), 1: (8, newer.pack())})
+    status.check_keyed({}, "delays", group="g")
