@@ -34,7 +34,7 @@ _VALUE_BYTES_MAX = 1 << 30
     "produce",
     """
     $ filewheel kafka produce -c kafka.toml --in 5m --target mails 'hello ann'
-    $ seq 3 | filewheel kafka produce -c kafka.toml --in 90 --target mails --lines
+    $ seq 3 | filewheel kafka produce -c kafka.toml --in 90 --target m --lines
     """,
 )
 @due_options
