@@ -27,7 +27,7 @@ from filewheel.kafka.node.transport import End, Refusal
 from filewheel.kafka.node.watch import LOOK_S
 from filewheel.kafka.records.headers import delayed_of, kind_of_reason
 from filewheel.kafka.records.options import Policy
-from filewheel.kafka.records.record import Headers, Record
+from filewheel.kafka.records.record import Headers, Outgoing, Record
 from filewheel.message import MessageId
 from filewheel.metrics import render
 from tests.kafka import dashboard
@@ -169,6 +169,13 @@ def test_the_record_at_low_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) ->
     assert values(hands)["margin_seconds/0"] == pytest.approx(10 * DAY_S - 2 * LOOK_S)
 
 
+def test_a_record_whose_target_is_the_dead_letter_topic_has_no_reason() -> None:
+    tally = Tally("delay", "delay.dlt")
+    tally.sent_out([Outgoing("delay.dlt", None, b"x"), Outgoing("target", None, b"y")], ())
+    assert sum(tally.counts("dead_letters_total").values()) == 0
+    assert tally.counts("out_total") == {"delivered": 1, "dead_letter": 1, "rolled": 0, "put_back": 0}
+
+
 @pytest.mark.parametrize("end", [End.FAILED, End.FENCED, End.UNDECIDED])
 def test_a_unit_that_ends_otherwise_is_counted_by_its_end(end: End) -> None:
     cluster = Cluster(partitions=1)
@@ -251,6 +258,19 @@ def test_a_record_that_waits_longer_than_the_retention_is_counted_and_said_once(
     (said,) = [r.getMessage() for r in caplog.records if "retention.ms" in r.getMessage()]
     assert "691200 s" in said
     assert "604800 s" in said
+
+
+def test_the_retention_is_known_before_the_first_record_comes() -> None:
+    cluster = Cluster(partitions=1)
+    cluster.retention_ms = 60_000
+    clock = FakeClock(cluster.now_ms * 1000)
+    hands = Hands(cluster, clock=clock, tally=Tally(cluster.topic, clock=clock))
+    hands.node.housekeeping_step()  # no partition is ours yet
+    put(cluster, 600)
+    hands.run()
+    assert values(hands)["beyond_retention_total"] == 1
+    hands.after(1.1)  # a look follows soon
+    assert "margin_seconds/0" in values(hands)
 
 
 def test_before_retention_deletes_what_waits_the_node_warns_by_log_metric_and_health(

@@ -72,5 +72,10 @@ def _problems_of(owned: Owned, figures: LogFigures | None) -> Iterator[Problem]:
     if firing is not None and firing.stage is Stage.BACKING_OFF:
         yield Problem("stalled", "warning", firing.reason, partition)
     if figures is not None and figures.is_short:
-        left = "" if figures.margin_s is None else f" in {figures.margin_s:.0f} s"
-        yield Problem("retention", "warning", f"the log deletes records that still wait{left}", partition)
+        when = (
+            "the log deleted"
+            if figures.margin_s is None or figures.margin_s < 0
+            else (f"in {figures.margin_s:.0f} s the log deletes")
+        )
+        reason = f"{when} records that still wait: a lost wheel cannot be rebuilt then"
+        yield Problem("retention", "warning", reason, partition)

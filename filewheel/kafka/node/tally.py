@@ -85,7 +85,8 @@ class Tally:
         self.count("out_total", back, label="put_back")
         if self._dead in targets:
             dead = [(n, record) for n, record in enumerate(records) if record.topic == self._dead]
-            self.count_all("dead_letters_total", Counter("refused" if n in replaced else _reason(r) for n, r in dead))
+            kinds = ("refused" if n in replaced else _reason(record) for n, record in dead)
+            self.count_all("dead_letters_total", Counter(kind for kind in kinds if kind))
 
     def was_late(self, ids: Sequence[bytes], now_us: int) -> None:
         """Add the lateness of messages, by their ids in ascending order. Cost: 0.05 µs each."""
@@ -163,5 +164,6 @@ class Tally:
 
 
 def _reason(record: Outgoing) -> str:
-    """Return the kind of reason that a dead letter names."""
-    return kind_of_reason((dict(record.headers).get(ERROR) or b"").decode("utf-8", "replace"))
+    """Return the kind of reason that a dead letter names; "" for a record whose target is the dead-letter topic."""
+    reason = dict(record.headers).get(ERROR)
+    return "" if reason is None else kind_of_reason(reason.decode("utf-8", "replace"))

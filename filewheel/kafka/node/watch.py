@@ -24,6 +24,8 @@ log = logging.getLogger("filewheel.kafka")
 
 LOOK_S = 15.0
 """The time between two looks."""
+SOON_S = 1.0
+"""The time until the next look while there are no partitions."""
 WARN_SHARE = 0.1
 """Warn when the record at `low` is deleted within this share of the retention."""
 
@@ -92,9 +94,11 @@ class LogWatch:
         """Ask the cluster for the figures of all partitions. Raises ClusterError."""
         lows = self._lows()
         partitions = sorted({*lows, *self.followed()})
-        if not partitions:
-            return
+        # Before there are partitions, too: the first records are compared with it.
         self.retention_ms = self._transport.retention_ms()
+        if not partitions:
+            self._next_us = self._clock.steady_us() + round(SOON_S * US_PER_S)
+            return
         ranges = self._transport.ranges(partitions)
         figures = {p: self._figures_of(p, *ranges[p], lows.get(p)) for p in partitions if p in ranges}
         with self._lock:
@@ -151,7 +155,7 @@ class LogWatch:
             )  # fmt: skip
         else:
             log.warning(
-                "partition %d: the log deletes records that wait in %.0f s; then a lost wheel cannot be rebuilt. Raise "
-                "retention.ms of the delay topic with `filewheel kafka init --retention ... --alter`",
+                "partition %d: in %.0f s the log deletes a record that waits; then a lost wheel cannot be rebuilt. "
+                "Raise retention.ms of the delay topic with `filewheel kafka init --retention ... --alter`",
                 partition, margin_s or 0.0,
             )  # fmt: skip
