@@ -116,7 +116,7 @@ ID = "00000000000000000000000000"
         (b"[]", "no JSON object"),
         (b"{}", "its version is None"),
         (b'{"version":true}', "its version is True"),
-        (b'{"version":1,"done":[],"low":0,"owner":"","topic_id":null}', "owner or topic_id is no text"),
+        (b'{"version":1,"done":[],"low":0,"owner":"","topic_id":null}', "owner, topic_id or options is no text"),
         (b'{"version":1,"low":0,"owner":"","topic_id":""}', "list of what is done is missing"),
         (b'{"version":1,"done":[1],"low":0,"owner":"","topic_id":""}', "no pair"),
         (b'{"version":1,"done":[[1,"x"]],"low":0,"owner":"","topic_id":""}', "'x' is not a message id"),
