@@ -1,6 +1,7 @@
 """Asks how far the logs of the delay topic reach, how long they are kept, and when a record was written.
 
-Owns an administrator's client and a consumer, both made at the first question. One thread asks at a time.
+Owns an administrator's client and a consumer, both made at the first question; a client that failed is replaced, as in
+reader.py. One thread asks at a time.
 Invariant: an offset that the brokers do not know now is left out, never reported as 0.
 """
 
@@ -34,6 +35,8 @@ class LogWatcher:
         self._topic = topic
         self._lock = threading.Lock()
         self._admin: Any = None
+        self._has_failed = False
+        """The administrator's client failed: the next question makes another."""
         self._consumer: Any = None
         self._may_ask = True
 
@@ -80,7 +83,8 @@ class LogWatcher:
 
     def _asked(self, ask: Callable[[Any], Any]) -> Any:
         with self._lock:
-            if self._admin is None:
+            if self._admin is None or self._has_failed:  # mutant: kafka-failed-watcher-kept
+                self._has_failed = False
                 self._admin = self._words.AdminClient(self._admin_config, logger=client_log)
         try:
             return ask(self._admin)
@@ -92,10 +96,12 @@ class LogWatcher:
         try:
             return future.result(2 * ANSWER_S)
         except TimeoutError:
+            self._has_failed = True
             raise NoBroker(
                 f"{self._topic}: no answer after {2 * ANSWER_S:g} s", hint="check whether the brokers run"
             ) from None
         except self._client.KafkaException as exc:
+            self._has_failed = True
             raise cluster_error(error_of(exc), self._topic) from exc
 
     def timestamp_at(self, partition: int, offset: int) -> int | None:

@@ -3,6 +3,8 @@
 Owns one consumer under a lock.
 Invariant: `read` has seen all that was committed before the barrier: the barrier is itself a record of that log, so no
 report of the log's end is trusted. After a broker's restart such a report may be too small.
+An administrator's client that failed asks nothing more: it may keep the old epoch of a partition's leader for good
+(FENCED_LEADER_EPOCH, seen with librdkafka 2.16 after a broker was killed), and the partition would never be served.
 """
 
 from __future__ import annotations
@@ -56,14 +58,18 @@ class LogReader:
         with self._lock:
             if self._admin is None:
                 self._admin = made(admin.AdminClient, {**self._admin_config, "error_cb": heard}, logger=client_log)
+            asking = self._admin
         offsets = []
         try:
             for spec in (admin.OffsetSpec.earliest(), admin.OffsetSpec.latest()):
-                asked = self._admin.list_offsets(
+                asked = asking.list_offsets(
                     {where: spec}, isolation_level=self._client.IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_S
                 )
                 offsets.append(asked[where].result().offset)
         except self._client.KafkaException as exc:
+            with self._lock:
+                if self._admin is asking:
+                    self._admin = None  # mutant: kafka-failed-admin-kept
             raise cluster_error(error_of(exc), f"{topic} [{partition}]") from exc
         if min(offsets) < 0:  # -1001 without an error: the answer says nothing  # mutant: kafka-unknown-end-believed
             raise ClusterError(f"{topic} [{partition}]: the brokers do not say where it ends", hint="call again")

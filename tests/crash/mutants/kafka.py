@@ -100,4 +100,8 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_other_options.py::test_a_standby_ends_at_the_first_marker_of_other_options"),
     m("kafka-typo-holds", "C", DROP, "a record whose target does not exist does not hold up its partition",
       "tests/kafka/test_missing_target.py::test_a_record_for_a_missing_topic_is_put_back_and_what_is_behind_it_goes_out"),
+    m("kafka-failed-admin-kept", "C", becomes("pass"), "a client that keeps the old epoch of a leader does not end a take-over for good",
+      "tests/kafka/test_failed_admin.py::test_a_takeover_that_failed_asks_for_the_log_s_end_with_a_new_client"),
+    m("kafka-failed-watcher-kept", "C", without(2), "a client that failed is not asked again about the logs",
+      "tests/kafka/test_failed_admin.py::test_the_watch_of_the_log_goes_on_with_a_new_client"),
 ]  # fmt: skip

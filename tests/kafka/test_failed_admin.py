@@ -1,0 +1,74 @@
+"""An administrator's client that fails may fail for good, so it is replaced: a broker that was killed must not leave a
+partition without an owner for ever.
+
+The campaign on three brokers found it: after a leader's restart one client answered FENCED_LEADER_EPOCH to each
+question about one partition, and the take-over was tried again with the same client until the node ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from filewheel.errors import ClusterError
+from filewheel.kafka.client.log_watcher import LogWatcher
+from filewheel.kafka.client.reader import LogReader
+
+CONFIG = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+READING = {**CONFIG, "group.id": "nobody"}
+
+
+@pytest.fixture
+def admins(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Let the first client have the old epoch of the leader for good; return the clients that were made."""
+    confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    admin = pytest.importorskip("confluent_kafka.admin")
+    made: list[Any] = []
+
+    class Admin:
+        def __init__(self, config: Any, **more: Any) -> None:
+            made.append(self)
+            self.is_fenced = len(made) == 1
+
+        def list_offsets(self, asked: dict[Any, Any], **more: Any) -> dict[Any, Future[Any]]:
+            return {where: self.answer() for where in asked}
+
+        def answer(self) -> Future[Any]:
+            future: Future[Any] = Future()
+            if self.is_fenced:
+                error = confluent_kafka.KafkaError(confluent_kafka.KafkaError.FENCED_LEADER_EPOCH)
+                future.set_exception(confluent_kafka.KafkaException(error))
+            else:
+                future.set_result(SimpleNamespace(offset=7))
+            return future
+
+    monkeypatch.setattr(admin, "AdminClient", Admin)
+    return made
+
+
+@pytest.fixture
+def reader(admins: list[Any]) -> Iterator[LogReader]:
+    reader = LogReader(READING, CONFIG, "delay.cursor")
+    yield reader
+    reader.close()
+
+
+def test_a_takeover_that_failed_asks_for_the_log_s_end_with_a_new_client(admins: list[Any], reader: LogReader) -> None:
+    with pytest.raises(ClusterError, match="epoch"):
+        reader.range_of("delay", 0)
+    assert reader.range_of("delay", 0) == (7, 7)
+    assert reader.range_of("delay", 0) == (7, 7)
+    assert len(admins) == 2
+
+
+def test_the_watch_of_the_log_goes_on_with_a_new_client(admins: list[Any]) -> None:
+    watcher = LogWatcher(READING, CONFIG, "delay")
+    with pytest.raises(ClusterError, match="epoch"):
+        watcher.ranges([0, 1])
+    assert watcher.ranges([0, 1]) == {0: (7, 7), 1: (7, 7)}
+    assert watcher.ranges([0]) == {0: (7, 7)}
+    assert len(admins) == 2
