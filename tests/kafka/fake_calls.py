@@ -55,6 +55,8 @@ class CallCluster:
     """Units stay under way until `finish`."""
     is_silent: bool = False
     """Questions for committed positions get no answer."""
+    loses_commits: bool = False
+    """Commits get no answer, and are not kept."""
     appended: int = 0
     """How many records were produced."""
     _next: int = 0
@@ -226,7 +228,8 @@ class FakeCallSource:
         self.paused.discard(partition)
 
     def commit_positions(self, positions: Mapping[int, Place], *, wait: bool = False) -> None:
-        self.cluster.committed.update(positions)
+        if not self.cluster.loses_commits:
+            self.cluster.committed.update(positions)
 
     def group(self) -> Any:
         return self.cluster.generation

@@ -17,6 +17,11 @@ from filewheel.message import ARGS, REASON
 from tests.kafka.fake_calls import CallCluster
 from tests.kafka.workers import Worker, a_cluster, a_scheduler, until
 
+
+def done(cluster: CallCluster) -> int:
+    return sum(offset for offset, _ in cluster.committed.values())
+
+
 RETRY = Retry(limit=2, delay_s=10, jitter=0)
 
 
@@ -53,7 +58,7 @@ def test_a_call_waits_in_the_delay_topic_and_runs_when_it_is_due(cluster: CallCl
     worker.after(0.1)
     assert seen == ["now", "later"]
     worker.after(2)
-    assert sum(offset for offset, _ in cluster.committed.values()) == 2
+    assert done(cluster) == 2
 
 
 def test_a_call_is_never_early_though_kafka_counts_milliseconds(cluster: CallCluster) -> None:
@@ -244,7 +249,7 @@ def test_a_record_that_was_produced_twice_is_one_call_while_it_is_in_hand(cluste
     worker.turn()
     worker.after(2)
     assert seen == ["once"]
-    assert sum(offset for offset, _ in cluster.committed.values()) == 2
+    assert done(cluster) == 2
 
 
 def test_a_record_that_is_no_call_is_a_dead_letter_and_the_others_go_on(cluster: CallCluster) -> None:
@@ -262,7 +267,7 @@ def test_a_record_that_is_no_call_is_a_dead_letter_and_the_others_go_on(cluster:
     assert cluster.dead()[0].headers[0] == ("mine", b"\xff")
     assert any("names no handler" in reason(r) for r in cluster.dead())
     worker.after(2)
-    assert sum(offset for offset, _ in cluster.committed.values()) == 5
+    assert done(cluster) == 5
 
 
 def test_another_client_enqueues_a_call_with_two_headers(cluster: CallCluster) -> None:
@@ -308,7 +313,7 @@ def test_what_is_refused_waits_and_other_calls_go_on(cluster: CallCluster) -> No
     worker.after(11)
     assert [reason(r) for r in cluster.dead()] == ["ValueError: no"]
     worker.after(2)
-    assert sum(offset for offset, _ in cluster.committed.values()) == 11
+    assert done(cluster) == 11
 
 
 def test_a_slow_handler_does_not_keep_the_worker_from_polling(cluster: CallCluster) -> None:
@@ -329,6 +334,22 @@ def test_a_slow_handler_does_not_keep_the_worker_from_polling(cluster: CallClust
         if len(worker.held.calls) == 0:
             worker.turn()
     assert worker.source.paused == set()
+
+
+def test_a_commit_that_the_group_refused_unheard_is_repeated() -> None:
+    cluster = a_cluster()
+    scheduler = a_scheduler(cluster)
+    calls_of(scheduler)
+    worker = Worker(scheduler, cluster)
+    scheduler.enqueue("note", [1])
+    cluster.loses_commits = True
+    worker.turn()
+    worker.after(2)
+    cluster.loses_commits = False
+    worker.after(2)
+    assert done(cluster) == 0
+    worker.after(10)
+    assert done(cluster) == 1
 
 
 def test_outcomes_that_are_not_produced_yet_bound_the_calls_in_hand(cluster: CallCluster) -> None:
@@ -408,16 +429,16 @@ def test_an_outcome_is_not_done_before_the_cluster_confirmed_it(cluster: CallClu
     fails.enqueue()
     worker.turn()
     worker.after(5)
-    assert cluster.committed == {}
+    assert done(cluster) == 0
     cluster.finish(End.FAILED)
     worker.after(5)
-    assert cluster.committed == {}
+    assert done(cluster) == 0
     assert cluster.waiting == []
     worker.after(1)
     cluster.finish()
     worker.after(2)
     assert len(cluster.waiting) == 1
-    assert sum(offset for offset, _ in cluster.committed.values()) == 1
+    assert done(cluster) == 1
 
 
 def test_a_handler_for_any_name_a_batch_and_a_coroutine_are_called(cluster: CallCluster) -> None:

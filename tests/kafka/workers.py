@@ -65,7 +65,11 @@ class Worker:
         self.held = Held(inline)
         runner: Any = self.held if holds else inline
         runners |= {"thread": runner, "loop": runner, "process": runner}
-        self.keeper.on_drain = lambda: (self.clock.advance(1), self.dispatcher.step(fire=False))
+        self.keeper.on_drain = self._drain
+
+    def _drain(self) -> None:
+        self.clock.advance(1)
+        self.dispatcher.step(fire=False)
 
     @property
     def source(self) -> FakeCallSource:

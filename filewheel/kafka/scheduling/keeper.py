@@ -37,6 +37,8 @@ POLL_S = 0.1
 READ = 500
 """The most records of one poll, and of one partition that wait here; its reading pauses above."""
 COMMIT_US = US_PER_S
+COMMIT_AGAIN_US = 10 * US_PER_S
+"""How often all positions are committed, also those that did not change."""
 BACK_OFF_US = 100_000
 """The first wait after an outcome that was not produced; each next one doubles it."""
 BACK_OFF_MAX_US = 10 * US_PER_S
@@ -95,7 +97,7 @@ class CallKeeper:
         self._group: Any = None
         """This member and its generation, for the sink."""
         self._committed: dict[int, Position] = {}
-        self._commit_us = 0
+        self._commit_us = self._again_us = 0
         self._awake = threading.Event()
         self.on_drain: Callable[[], object] = lambda: None
         """Called repeatedly while a partition is to be given away: takes outcomes of ended calls."""
@@ -332,7 +334,7 @@ class CallKeeper:
         found = {
             number: progress.position(frozenset(also.get(progress, ())))
             for number, progress in self._partitions.items()
-            if progress.is_owned
+            if progress.is_owned and progress.has_read
         }
         return {number: position for number, position in found.items() if self._committed.get(number) != position}
 
@@ -341,6 +343,9 @@ class CallKeeper:
         if self._sink.exactly_once or (now_us < self._commit_us and not wait):
             return
         self._commit_us = now_us + COMMIT_US
+        if wait or now_us >= self._again_us:  # mutant: kafka-lost-commit-believed
+            self._committed.clear()  # an answer that says no is not heard
+            self._again_us = now_us + COMMIT_AGAIN_US
         positions = self._positions()
         if positions:
             self._committed.update(positions)
@@ -369,7 +374,6 @@ class CallKeeper:
             position = None if place is None else Position(*place)
             self._partitions[number] = Progress(position)
             self._waiting[number] = deque()
-            self._committed[number] = position or Position(0)
             self._source.start(number, BEGINNING if position is None else position.offset)
         self._coming.difference_update(found)
 

@@ -51,6 +51,11 @@ class Progress:
         self._open[offset] = None
         return True
 
+    @property
+    def has_read(self) -> bool:
+        """Whether anything was read since the partition was assigned."""
+        return self._read > self.start
+
     def finish(self, offset: int) -> None:
         """Note that a call is done."""
         self._open.pop(offset, None)

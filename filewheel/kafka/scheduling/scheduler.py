@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, Unpack, overload
 
 from filewheel.checks import check_choice, check_flag, check_number, check_whole, shown
 from filewheel.env import SYSTEM_CLOCK, Clock
@@ -30,11 +30,11 @@ from filewheel.kafka.topics import TopicReport, make_call_topics
 from filewheel.message import MessageId
 from filewheel.metrics.metrics import Metrics
 from filewheel.scheduling.call import new_call, transaction_of
-from filewheel.scheduling.definitions import Definitions, When
+from filewheel.scheduling.definitions import Definitions, HandlerOptions, ScheduleOptions, When, shows
 from filewheel.scheduling.engine import Limits
 from filewheel.scheduling.events import Callback, Events, Telemetry
 from filewheel.scheduling.handler import Handler, P, R
-from filewheel.scheduling.job import present_job
+from filewheel.scheduling.job import Job, present_job
 from filewheel.scheduling.options import At, Delay, Options
 from filewheel.scheduling.runners.child import preparing
 from filewheel.scheduling.scheduler import STOP_S
@@ -115,6 +115,15 @@ class KafkaScheduler(Definitions):
 
     # -- definitions -------------------------------------------------------------------------------------------
 
+    @overload
+    def on(
+        self, name: str | None = None, *, batch: None = None, **options: Unpack[HandlerOptions]
+    ) -> Callable[[Callable[P, R]], Handler[P, R]]: ...
+    @overload
+    def on(
+        self, name: str | None = None, *, batch: int, **options: Unpack[HandlerOptions]
+    ) -> Callable[[Callable[[list[Job]], R]], Handler[..., R]]: ...
+    @shows(Definitions.on)
     def on(self, name: str | None = None, **options: Any) -> Any:
         """Register a function as the handler of a name (see Scheduler.on).
 
@@ -125,7 +134,8 @@ class KafkaScheduler(Definitions):
                 raise refused(option)
         return super().on(name, **options)
 
-    def every(self, when: When, **options: Any) -> Callable[[Callable[P, R]], Handler[P, R]]:
+    @shows(Definitions.every)
+    def every(self, when: When, **options: Unpack[ScheduleOptions]) -> Callable[[Callable[P, R]], Handler[P, R]]:
         """Call a function repeatedly (see Scheduler.every), on one of the workers each time. Needs a keyed topic."""
         if not self.keyed:
             raise refused("every")

@@ -29,6 +29,8 @@ MUTANTS: list[Mutant] = [
       f"{SCHEDULER}test_an_outcome_that_waits_is_not_produced_after_its_partition_went_away"),
     m("kafka-revoked-uncommitted", "C", DROP, "what ended is committed before its partition is given away",
       f"{SCHEDULER}test_a_worker_that_leaves_finishes_what_runs_and_leaves_the_rest"),
+    m("kafka-lost-commit-believed", "C", NEVER, "positions are committed again, because a refused commit is not heard",
+      f"{SCHEDULER}test_a_commit_that_the_group_refused_unheard_is_repeated"),
     m("kafka-left-forgotten", "C", DROP, "of an outcome only the records that were refused are produced again",
       f"{SCHEDULER}test_what_was_produced_of_an_outcome_is_not_produced_again"),
     m("kafka-limits-accepted", "C", NEVER, "a limit that would hold for one worker only is refused",
