@@ -5,13 +5,16 @@ Invariant: nothing is written and no group is joined before the cluster has all 
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from filewheel.checks import check_choice
-from filewheel.errors import BadArgument
+from filewheel.env import SYSTEM_CLOCK, Clock
+from filewheel.errors import BadArgument, NoBroker
 from filewheel.kafka.client.confluent import ConfluentTransport
 from filewheel.kafka.client.level_client import ConfluentLevels
 from filewheel.kafka.levels.naming import Level
@@ -21,10 +24,20 @@ from filewheel.kafka.node.rules import Rules
 from filewheel.kafka.node.service import DelayService
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.node.tally import Tally
+from filewheel.kafka.node.transport import Topics
 from filewheel.kafka.node.upkeep import Kept
+from filewheel.kafka.partition.data_lock import DataLock
 from filewheel.kafka.partition.partition import Partition
 from filewheel.kafka.partition.position import Source
 from filewheel.kafka.records.options import Policy
+from filewheel.message import US_PER_S
+
+log = logging.getLogger("filewheel.kafka")
+
+ASK_S = 2.0
+"""How long one question for a broker takes while none answers."""
+PAUSE_S = 0.5
+SAY_S = 30
 
 
 def delay_service(
@@ -35,19 +48,22 @@ def delay_service(
     group: str,
     node: str,
     settings: Settings | None = None,
+    waits: bool = False,
 ) -> DelayService:
     """Return the service of one node; its `run` serves. Wheels are kept in `data/<topic>/<partition>/`.
 
     `config` has the settings of librdkafka for all clients, `bootstrap.servers` at least. `node` names this node: it
-    is different on each.
+    is different on each. With `waits`, wait until a broker answers, for ever; a line of the log says so every 30 s.
 
-    Raises BadArgument without confluent-kafka; NoBroker, MissingTopic, NotAllowed.
+    Raises BadArgument without confluent-kafka; NoBroker, MissingTopic, NotAllowed; Locked when another node uses the
+    same data.
     """
     settings = settings or Settings()
     transport = ConfluentTransport(
         config, policy, group=group, node=node, exactly_once=settings.exactly_once, session_s=settings.session_s
     )
-    topics = transport.check()
+    topics = _topics_when_there(transport) if waits else transport.check()
+    lock = DataLock(data, policy.topic)
     rules = Rules(policy, node, topics.topic_id)
 
     def open_wheel(partition: int, on_work: Callable[[Kept], None]) -> Partition:
@@ -56,12 +72,31 @@ def delay_service(
         return Partition(path, source, keyed=policy.keyed, on_work=on_work)
 
     tally = Tally(policy.topic, policy.dead_letter_topic)
-    service = DelayService(transport, open_wheel, rules, rules.understand, settings, topics=topics, tally=tally)
+    service = DelayService(
+        transport, open_wheel, rules, rules.understand, settings, topics=topics, tally=tally, lock=lock
+    )
     service.node.about = About(
         node=str(config.get("client.id", node)), host=socket.gethostname(), pid=os.getpid(),
         data=os.path.abspath(data), keyed=policy.keyed, standby=settings.standby == "all",
     )  # fmt: skip
     return service
+
+
+def _topics_when_there(transport: ConfluentTransport, clock: Clock = SYSTEM_CLOCK) -> Topics:
+    """Return what the cluster has once a broker answers. A signal is handled between two questions."""
+    say_us = 0
+    usual_s, transport.answer_s = transport.answer_s, ASK_S
+    while True:
+        try:
+            topics = transport.check()
+        except NoBroker as exc:
+            if clock.steady_us() >= say_us:
+                log.warning("%s; waiting for a broker", exc.what)
+                say_us = clock.steady_us() + SAY_S * US_PER_S
+            threading.Event().wait(PAUSE_S)
+        else:
+            transport.answer_s = usual_s
+            return topics
 
 
 def level_service(

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from filewheel.bridges.extra import need
-from filewheel.errors import BadArgument
+from filewheel.errors import BadArgument, NoBroker
+from filewheel.kafka.client.admin import LIMIT_S
 from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
 from filewheel.kafka.levels.naming import Level
 from filewheel.kafka.records.options import Policy
@@ -227,4 +228,7 @@ def _fits(key: str, found: str, needed: str) -> bool:
 def _only(futures: Mapping[Any, Any]) -> Any:
     """Return the result of one request."""
     (future,) = futures.values()
-    return future.result()
+    try:
+        return future.result(LIMIT_S)
+    except TimeoutError:
+        raise NoBroker(f"no answer after {LIMIT_S:g} s", hint="check whether the brokers run") from None

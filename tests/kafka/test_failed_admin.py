@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from filewheel.errors import ClusterError
+from filewheel.kafka.client.admin import Admin
 from filewheel.kafka.client.log_watcher import LogWatcher
 from filewheel.kafka.client.reader import LogReader
 
@@ -29,7 +30,7 @@ def admins(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     admin = pytest.importorskip("confluent_kafka.admin")
     made: list[Any] = []
 
-    class Admin:
+    class Fenced:
         def __init__(self, config: Any, **more: Any) -> None:
             made.append(self)
             self.is_fenced = len(made) == 1
@@ -46,13 +47,13 @@ def admins(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
                 future.set_result(SimpleNamespace(offset=7))
             return future
 
-    monkeypatch.setattr(admin, "AdminClient", Admin)
+    monkeypatch.setattr(admin, "AdminClient", Fenced)
     return made
 
 
 @pytest.fixture
 def reader(admins: list[Any]) -> Iterator[LogReader]:
-    reader = LogReader(READING, CONFIG, "delay.cursor")
+    reader = LogReader(READING, Admin(CONFIG), "delay.cursor")
     yield reader
     reader.close()
 
@@ -66,7 +67,7 @@ def test_a_takeover_that_failed_asks_for_the_log_s_end_with_a_new_client(admins:
 
 
 def test_the_watch_of_the_log_goes_on_with_a_new_client(admins: list[Any]) -> None:
-    watcher = LogWatcher(READING, CONFIG, "delay")
+    watcher = LogWatcher(READING, Admin(CONFIG), "delay")
     with pytest.raises(ClusterError, match="epoch"):
         watcher.ranges([0, 1])
     assert watcher.ranges([0, 1]) == {0: (7, 7), 1: (7, 7)}

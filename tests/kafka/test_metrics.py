@@ -328,9 +328,10 @@ def test_an_offset_that_the_brokers_do_not_know_is_left_out(monkeypatch: pytest.
     pytest.importorskip("confluent_kafka")
     from confluent_kafka import TopicPartition
 
+    from filewheel.kafka.client.admin import Admin
     from filewheel.kafka.client.log_watcher import LogWatcher
 
-    watcher = LogWatcher({}, {}, "delay")
+    watcher = LogWatcher({}, Admin({}), "delay")
     future: Future[Any] = Future()
     future.set_result(SimpleNamespace(offset=-1001))
     known: Future[Any] = Future()

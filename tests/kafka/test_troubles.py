@@ -131,17 +131,19 @@ class _Answer:
 @pytest.mark.parametrize("answers", [(0, -1001), (-1001, 5), (-1001, -1001)])
 def test_an_end_of_the_log_that_the_brokers_do_not_know_is_no_end(answers: tuple[int, int]) -> None:
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed: pip install 'filewheel[kafka]'")
+    from filewheel.kafka.client.admin import Admin
     from filewheel.kafka.client.reader import LogReader
 
     config = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}
-    reader = LogReader(config, config, "delay.cursor")
     left = list(answers)
 
-    class Admin:
+    class Answers:
         def list_offsets(self, wanted: dict[Any, Any], **options: Any) -> dict[Any, _Answer]:
             return {where: _Answer(left.pop(0)) for where in wanted}
 
-    reader._admin = Admin()
+    admin = Admin(config)
+    admin._made = Answers()
+    reader = LogReader(config, admin, "delay.cursor")
     with pytest.raises(ClusterError, match="do not say where it ends"):
         reader.range_of("delay", 0)
     reader.close()

@@ -102,7 +102,7 @@ def run(
         try:
             service = delay_service(
                 cluster.config, policy, os.path.abspath(data), group=group or f"filewheel-{cluster.topic}",
-                node=name, settings=settings,
+                node=name, settings=settings, waits=True,
             )  # fmt: skip
             log.info("node %s, process %d: serves %s", name, os.getpid(), cluster.topic)
             stop.wakes(service.stop)

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from filewheel.errors import ClusterError, MissingTopic, NoBroker, TooLarge
+from filewheel.kafka.client.admin import Admin
 from filewheel.kafka.client.call_source import CallSource
 from filewheel.kafka.client.call_transaction import TransactionCallSink
 from filewheel.kafka.client.confluent import producing
 from filewheel.kafka.client.shared_sink import Sending, SharedProducer
-from filewheel.kafka.client.trouble import BY_SIZE, client, client_log, cluster_error, error_of, heard
+from filewheel.kafka.client.trouble import BY_SIZE, client, cluster_error
 from filewheel.kafka.node.transport import Done, Listener
 from filewheel.kafka.records.record import Outgoing
 
@@ -58,6 +59,7 @@ class ConfluentCalls:
         self._client = client()
         self._config = dict(config)
         self._topics = (delay, calls, dead)
+        self._admin = Admin(self._config)
         self._group = group
         self._worker = worker
         self._session_ms = round(session_s * 1000)
@@ -80,15 +82,8 @@ class ConfluentCalls:
 
     def _listed(self) -> Any:
         """Return all topics. A broker may not know one yet that was made a moment ago: then it is asked again."""
-        from confluent_kafka.admin import AdminClient
-
-        config: dict[str, Any] = {**self._config, "error_cb": heard}
-        admin = AdminClient(config, logger=client_log)
         for wait_s in (*NEW_TOPIC_S, 0.0):
-            try:
-                found = admin.list_topics(timeout=ANSWER_S).topics
-            except self._client.KafkaException as exc:
-                raise cluster_error(error_of(exc), str(self._config["bootstrap.servers"])) from exc
+            found = self._admin.topics(str(self._config["bootstrap.servers"]), ANSWER_S).topics
             if found.keys() >= set(self._topics):
                 break
             threading.Event().wait(wait_s)

@@ -13,21 +13,22 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from filewheel.errors import ClusterError, MissingTopic
+from filewheel.kafka.client.admin import ANSWER_S, Admin
 from filewheel.kafka.client.follower import ConfluentFollower
 from filewheel.kafka.client.group import GroupSource
 from filewheel.kafka.client.log_watcher import LogWatcher
 from filewheel.kafka.client.reader import LogReader
 from filewheel.kafka.client.shared_sink import SharedProducer, SharedSink
 from filewheel.kafka.client.transaction_sink import TransactionSink
-from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
+from filewheel.kafka.client.trouble import client, client_log, cluster_error, heard
 from filewheel.kafka.node.transport import Listener, Sink, Topics
 from filewheel.kafka.records.options import Policy
 from filewheel.kafka.records.record import Outgoing
 
-ANSWER_S = 10.0
-"""How long a question to the cluster may take."""
 NEW_TOPIC_S = (0.2, 0.5, 1.0)
 """The waits before a missing topic is asked for again."""
+REFRESH_MS = 60_000
+"""How soon a member of the group learns of added partitions."""
 TRANSACTION_MS = 30_000
 TRANSACTIONS = 16
 """Transactions side by side."""
@@ -59,6 +60,9 @@ class ConfluentTransport:
         self._exactly_once = exactly_once
         self._session_s = session_s
         self._config = {"client.id": node, **config}
+        self._admin = Admin(self._config)
+        self.answer_s = ANSWER_S
+        """How long `check` waits for a broker."""
         self._lock = threading.Lock()
         self._producer: SharedProducer | None = None
         self._reader: LogReader | None = None
@@ -67,11 +71,7 @@ class ConfluentTransport:
 
     def check(self) -> Topics:
         """Return what the cluster has. Raises NoBroker, MissingTopic or NotAllowed, with the next command to try."""
-        from confluent_kafka.admin import AdminClient
-
-        config: dict[str, Any] = {**self._config, "error_cb": heard}
-        admin = made(AdminClient, config, logger=client_log)
-        found = self._listed(admin)
+        found = self._listed()
         init = f"`filewheel kafka init --bootstrap {self._address} --topic {self.topic}`"
         for name in (self.topic, self.cursor, self._dead_letter_topic):
             if name not in found.topics:
@@ -88,27 +88,22 @@ class ConfluentTransport:
             )
         if found.cluster_id is None:
             raise ClusterError(f"{self._address}: the brokers do not say which cluster they are", hint="call again")
-        return Topics(found.cluster_id, self._topic_id(admin), partitions)
+        return Topics(found.cluster_id, self._topic_id(), partitions)
 
-    def _listed(self, admin: Any) -> Any:
+    def _listed(self) -> Any:
         """Return all topics. A broker may not know one yet that was made a moment ago: then it is asked again."""
         needed = {self.topic, self.cursor, self._dead_letter_topic}
         for wait_s in (*NEW_TOPIC_S, 0.0):
-            try:
-                found = admin.list_topics(timeout=ANSWER_S)
-            except self._client.KafkaException as exc:
-                raise cluster_error(error_of(exc), self._address) from exc
+            found = self._admin.topics(self._address, self.answer_s)
             if needed <= found.topics.keys():
                 break
             threading.Event().wait(wait_s)
         return found
 
-    def _topic_id(self, admin: Any) -> str:
-        try:
-            asked = admin.describe_topics(self._client.TopicCollection([self.topic]), request_timeout=ANSWER_S)
-            return str(asked[self.topic].result().topic_id)
-        except self._client.KafkaException as exc:
-            raise cluster_error(error_of(exc), self.topic) from exc
+    def _topic_id(self) -> str:
+        names = self._client.TopicCollection([self.topic])
+        asked = self._admin.ask(self.topic, lambda admin: admin.describe_topics(names, request_timeout=ANSWER_S))
+        return str(self._admin.answer(self.topic, asked[self.topic]).topic_id)
 
     def source(self, listener: Listener) -> GroupSource:
         """Join the group."""
@@ -120,6 +115,7 @@ class ConfluentTransport:
                 "heartbeat.interval.ms": max(round(self._session_s * 1000 / 3), 100),
                 "partition.assignment.strategy": "cooperative-sticky",
                 "auto.offset.reset": "error",
+                "topic.metadata.refresh.interval.ms": REFRESH_MS,
             },
             self.topic,
             listener,
@@ -197,13 +193,13 @@ class ConfluentTransport:
     def _log_reader(self) -> LogReader:
         with self._lock:
             if self._reader is None:
-                self._reader = LogReader(self._reading("reader"), self._config, self.cursor)
+                self._reader = LogReader(self._reading("reader"), self._admin, self.cursor)
             return self._reader
 
     def _log_watcher(self) -> LogWatcher:
         with self._lock:
             if self._watcher is None:
-                self._watcher = LogWatcher(self._reading("watch"), self._config, self.topic)
+                self._watcher = LogWatcher(self._reading("watch"), self._admin, self.topic)
             return self._watcher
 
     def _reading(self, purpose: str) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from filewheel.bridges.extra import need
 from filewheel.errors import MissingTopic
+from filewheel.kafka.client.admin import Admin
 from filewheel.kafka.client.group import READING, SERIOUS, record_of
 from filewheel.kafka.client.shared_sink import Sending, SharedProducer
 from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard
@@ -43,6 +43,7 @@ class ConfluentLevels:
         """`init` is the command that makes the topics."""
         self._client = client()
         self._config = {"client.id": node, **config}
+        self._admin = Admin(self._config)
         self._topics = list(topics)
         self._dead_letter_topic = dead_letter_topic
         self._group = group
@@ -50,14 +51,9 @@ class ConfluentLevels:
 
     def check(self) -> None:
         """Raise NoBroker, MissingTopic or NotAllowed unless all topics are there."""
-        words: Any = need("confluent_kafka.admin", "kafka")
-        admin = words.AdminClient({**self._config, "error_cb": heard}, logger=client_log)
         needed = [*self._topics, self._dead_letter_topic]
         for wait_s in (*NEW_TOPIC_S, 0.0):
-            try:
-                found = admin.list_topics(timeout=ANSWER_S).topics
-            except self._client.KafkaException as exc:
-                raise cluster_error(error_of(exc), str(self._config.get("bootstrap.servers", ""))) from exc
+            found = self._admin.topics(str(self._config.get("bootstrap.servers", "")), ANSWER_S).topics
             missing = [name for name in needed if name not in found]
             if not missing:
                 break

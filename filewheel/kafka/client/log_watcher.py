@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from filewheel.bridges.extra import need
-from filewheel.errors import ClusterError, NoBroker, NotAllowed
+from filewheel.errors import ClusterError, NotAllowed
+from filewheel.kafka.client.admin import ANSWER_S, Admin
 from filewheel.kafka.client.group import READING
-from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, log
+from filewheel.kafka.client.trouble import client, cluster_error, error_of, log
 
-ANSWER_S = 10.0
 RECORD_S = 5.0
 """How long a record may take to come."""
 POLL_S = 0.1
@@ -27,16 +27,13 @@ _ONE_RECORD = {"queued.max.messages.kbytes": 1024, "max.partition.fetch.bytes": 
 class LogWatcher:
     """The logs of one topic, looked at from outside."""
 
-    def __init__(self, config: Mapping[str, Any], admin: Mapping[str, Any], topic: str) -> None:
+    def __init__(self, config: Mapping[str, Any], admin: Admin, topic: str) -> None:
         self._client = client()
         self._words: Any = need("confluent_kafka.admin", "kafka")
         self._reading = {**READING, **config, "auto.offset.reset": "earliest", **_ONE_RECORD}
-        self._admin_config = {**admin, "error_cb": heard}
+        self._admin = admin
         self._topic = topic
         self._lock = threading.Lock()
-        self._admin: Any = None
-        self._has_failed = False
-        """The administrator's client failed: the next question makes another."""
         self._consumer: Any = None
         self._may_ask = True
 
@@ -82,27 +79,10 @@ class LogWatcher:
         return value if value >= 0 else None
 
     def _asked(self, ask: Callable[[Any], Any]) -> Any:
-        with self._lock:
-            if self._admin is None or self._has_failed:  # mutant: kafka-failed-watcher-kept
-                self._has_failed = False
-                self._admin = self._words.AdminClient(self._admin_config, logger=client_log)
-        try:
-            return ask(self._admin)
-        except self._client.KafkaException as exc:
-            raise cluster_error(error_of(exc), self._topic) from exc
+        return self._admin.ask(self._topic, ask)
 
     def _answer(self, future: Any) -> Any:
-        """Return the answer to a question. Raises ClusterError."""
-        try:
-            return future.result(2 * ANSWER_S)
-        except TimeoutError:
-            self._has_failed = True
-            raise NoBroker(
-                f"{self._topic}: no answer after {2 * ANSWER_S:g} s", hint="check whether the brokers run"
-            ) from None
-        except self._client.KafkaException as exc:
-            self._has_failed = True
-            raise cluster_error(error_of(exc), self._topic) from exc
+        return self._admin.answer(self._topic, future)
 
     def timestamp_at(self, partition: int, offset: int) -> int | None:
         """Return the timestamp of the first record at or after an offset, in ms. Raises ClusterError."""

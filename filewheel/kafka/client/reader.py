@@ -13,25 +13,23 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from filewheel.bridges.extra import need
 from filewheel.errors import ClusterError, NoBroker
+from filewheel.kafka.client.admin import ANSWER_S, Admin
 from filewheel.kafka.client.group import READING
-from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
+from filewheel.kafka.client.trouble import client, cluster_error, made
 
 BACK = 64
 """How many offsets before the barrier the search begins; each next one reaches back 16 times as far."""
 READ_S = 30.0
-ANSWER_S = 10.0
 
 
 class LogReader:
     """Reads markers, and the ends of logs."""
 
-    def __init__(self, config: Mapping[str, Any], admin: Mapping[str, Any], topic: str) -> None:
+    def __init__(self, config: Mapping[str, Any], admin: Admin, topic: str) -> None:
         self._client = client()
         self._consumer = made(self._client.Consumer, {**READING, **config, "auto.offset.reset": "earliest"})
-        self._admin_config = dict(admin)
-        self._admin: Any = None
+        self._admin = admin
         self._topic = topic
         self._lock = threading.Lock()
 
@@ -53,26 +51,14 @@ class LogReader:
 
     def range_of(self, topic: str, partition: int) -> tuple[int, int]:
         """Return the first offset, and the one after the last that a committed reader can have. Raises ClusterError."""
-        admin = need("confluent_kafka.admin", "kafka")
-        where = self._client.TopicPartition(topic, partition)
-        with self._lock:
-            if self._admin is None:
-                self._admin = made(admin.AdminClient, {**self._admin_config, "error_cb": heard}, logger=client_log)
-            asking = self._admin
-        offsets = []
-        try:
-            for spec in (admin.OffsetSpec.earliest(), admin.OffsetSpec.latest()):
-                asked = asking.list_offsets(
-                    {where: spec}, isolation_level=self._client.IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_S
-                )
-                offsets.append(asked[where].result().offset)
-        except self._client.KafkaException as exc:
-            with self._lock:
-                if self._admin is asking:
-                    self._admin = None  # mutant: kafka-failed-admin-kept
-            raise cluster_error(error_of(exc), f"{topic} [{partition}]") from exc
+        where, what = self._client.TopicPartition(topic, partition), f"{topic} [{partition}]"
+        spec = self._admin.words.OffsetSpec
+        options = {"isolation_level": self._client.IsolationLevel.READ_COMMITTED, "request_timeout": ANSWER_S}
+        first = self._admin.ask(what, lambda admin: admin.list_offsets({where: spec.earliest()}, **options))
+        last = self._admin.ask(what, lambda admin: admin.list_offsets({where: spec.latest()}, **options))
+        offsets = [self._admin.answer(what, asked[where]).offset for asked in (first, last)]
         if min(offsets) < 0:  # -1001 without an error: the answer says nothing  # mutant: kafka-unknown-end-believed
-            raise ClusterError(f"{topic} [{partition}]: the brokers do not say where it ends", hint="call again")
+            raise ClusterError(f"{what}: the brokers do not say where it ends", hint="call again")
         return offsets[0], offsets[1]
 
     def close(self) -> None:

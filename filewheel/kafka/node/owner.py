@@ -77,6 +77,7 @@ class Owner:
 
     def assigned(self, partitions: Sequence[int]) -> None:
         """Take partitions over, each in the background."""
+        log.info("partitions %s are ours", shown(partitions))
         for partition in partitions:
             owned = Owned(partition)
             with self._lock:
@@ -87,6 +88,7 @@ class Owner:
 
     def revoked(self, partitions: Sequence[int]) -> None:
         """Finish the units of partitions, and close their wheels."""
+        log.info("partitions %s go to another node", shown(partitions))
         leaving = [owned for p in partitions if (owned := self._remove(p)) is not None]
         events = [(owned, self._loop.drain(owned.partition)) for owned in leaving]
         for owned, event in events:
@@ -98,6 +100,7 @@ class Owner:
 
     def lost(self, partitions: Sequence[int]) -> None:
         """Drop partitions at once: another node may own them already."""
+        log.warning("partitions %s are lost: another node may own them already", shown(partitions))
         self._tally.count("lost_total", len(partitions))
         leaving = [owned for p in partitions if (owned := self._remove(p)) is not None]
         for owned in leaving:
@@ -356,6 +359,11 @@ class Owner:
             log.error("partition %d: closing its wheel failed: %s", partition, exc)
         with self._lock:
             self._open.discard(partition)
+
+
+def shown(partitions: Sequence[int]) -> str:
+    """Return numbers of partitions for people."""
+    return ", ".join(map(str, sorted(partitions)))
 
 
 def _too_short(partition: int, end: int, read: int) -> ClusterError:

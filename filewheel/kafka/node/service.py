@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from filewheel.env import SYSTEM_CLOCK, Clock
-from filewheel.errors import BadArgument, FilewheelError
+from filewheel.errors import BadArgument, ClusterError, FilewheelError
 from filewheel.kafka.node.fire import Rendering
 from filewheel.kafka.node.health import Health, health_of
 from filewheel.kafka.node.intake import Intake, Understand
@@ -30,6 +30,7 @@ from filewheel.kafka.node.tally import Tally
 from filewheel.kafka.node.transport import Outcome, Source, Topics, Transport
 from filewheel.kafka.node.upkeep import Kept, Upkeep
 from filewheel.kafka.node.watch import LogWatch
+from filewheel.kafka.partition.data_lock import DataLock
 from filewheel.message import US_PER_S
 from filewheel.metrics.prometheus import Family
 
@@ -43,6 +44,8 @@ POLL_S = 0.1
 HOUSEKEEPING_S = 0.2
 """The longest sleep of the housekeeping thread: what was put off runs within this time."""
 COMMIT_S = 5.0
+CHECK_S = 60.0
+"""The time between two looks at the topics."""
 WAKE_S = 0.5
 """How often the thread of `run` wakes. Python handles signals in the main thread, and a signal that the kernel gave to
 another thread wakes nobody."""
@@ -93,6 +96,9 @@ class Node:
         self._commit_us = 0
         self.about = About(standby=settings.standby == "all")
         """What the notes of its partitions say about this node."""
+        self._checked_us = clock.steady_us()
+        self._transport = transport
+        self._run = run
         self.loop = FireLoop(clock, failed=self._wheel_failed, stopped=self._sink_finished)
         self.upkeep = Upkeep(clock, failed=self._upkeep_failed)
 
@@ -136,6 +142,9 @@ class Node:
         self.upkeep.step(timeout_s)
         now = self._turned_us["house"] = self._clock.steady_us()
         self.watch.step()
+        if now - self._checked_us >= CHECK_S * US_PER_S:
+            self._checked_us = now
+            self._run(self._check_topics)
         with self._timers_lock:
             due = [call for at, call in self._timers if at <= now]
             self._timers = [(at, call) for at, call in self._timers if at > now]
@@ -174,6 +183,17 @@ class Node:
 
     def _followed(self) -> Mapping[int, int]:
         return {} if self.standby is None else self.standby.positions()
+
+    def _check_topics(self) -> None:
+        """Look whether partitions were added, with those of their markers."""
+        try:
+            topics = self._transport.check()
+        except ClusterError as exc:
+            if self.tally.may_say(str(exc)):
+                log.warning("%s", exc)
+            return
+        if self.standby is not None:
+            self.standby.grow(topics.partitions)  # mutant: kafka-added-unfollowed
 
     def _upkeep_failed(self, wheel: Kept, exc: FilewheelError) -> None:
         for owned in list(self.owner.owned.values()):
@@ -238,8 +258,11 @@ class DelayService:
         *,
         topics: Topics,
         tally: Tally | None = None,
+        lock: DataLock | None = None,
     ) -> None:
         self._transport = transport
+        self._lock = lock
+        """Held while the service lives: no other node uses the data."""
         self._pool = ThreadPoolExecutor(settings.restores, thread_name_prefix="filewheel-kafka-restore")
         self.node = Node(
             transport, open_wheel, rendering, understand, settings, topics=topics, run=self._submit, tally=tally
@@ -276,6 +299,8 @@ class DelayService:
         self._pool.shutdown()
         self.node.owner.close()
         self._transport.close()
+        if self._lock is not None:
+            self._lock.close()
         if self._failure is not None:
             raise self._failure
 

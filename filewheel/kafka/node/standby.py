@@ -73,6 +73,11 @@ class Standby:
                 self._apply(partition, packed)
         return bool(polled.records or markers)
 
+    def grow(self, partitions: int) -> None:
+        """Follow the partitions that were added, too: there are so many now."""
+        with self._lock:
+            self._every |= frozenset(range(partitions))
+
     def release(self, partition: int) -> None:
         """Close the wheel of a partition that this node takes over."""
         with self._lock:

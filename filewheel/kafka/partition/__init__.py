@@ -2,5 +2,5 @@
 
 A module imports only from those to its left:
 
-    losses marker packing position waiting | log_keeper | keyed | partition
+    losses marker packing position waiting data_lock | log_keeper | keyed | partition
 """

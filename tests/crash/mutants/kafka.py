@@ -102,6 +102,8 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_missing_target.py::test_a_record_for_a_missing_topic_is_put_back_and_what_is_behind_it_goes_out"),
     m("kafka-failed-admin-kept", "C", becomes("pass"), "a client that keeps the old epoch of a leader does not end a take-over for good",
       "tests/kafka/test_failed_admin.py::test_a_takeover_that_failed_asks_for_the_log_s_end_with_a_new_client"),
-    m("kafka-failed-watcher-kept", "C", without(2), "a client that failed is not asked again about the logs",
-      "tests/kafka/test_failed_admin.py::test_the_watch_of_the_log_goes_on_with_a_new_client"),
+    m("kafka-data-of-two", "C", NEVER, "two nodes do not share a data directory",
+      "tests/kafka/test_start_and_stay.py::test_data_that_another_node_uses_is_refused"),
+    m("kafka-added-unfollowed", "C", DROP, "a standby follows partitions that are added",
+      "tests/kafka/test_start_and_stay.py::test_a_standby_follows_partitions_that_are_added"),
 ]  # fmt: skip
