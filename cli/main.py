@@ -43,12 +43,13 @@ VERBS = (
     "promote",
     "rejoin",
     "kafka",
+    "timers",
     "demo",
     "bench",
     "completion",
 )
 
-_GROUPS = ("inspect", "backup", "kafka")
+_GROUPS = ("inspect", "backup", "kafka", "timers")
 """Verbs with sub-verbs."""
 
 _EPILOG = "\n\n".join(

@@ -89,6 +89,7 @@ def _adapted(line: str, where: Path) -> str:
         line.replace("/tmp/", f"{where}/")
         .replace("/mnt/", f"{where}/mnt/")
         .replace("filewheel bench", "filewheel bench --budget 100ms")
+        .replace("timers compare", "timers compare --n 200 --seconds 0.001")
     )
     if "--until-empty" in line:
         line = f"filewheel cancel --all --topic trial --yes; filewheel cancel --all --topic mail.welcome --yes; {line}"
