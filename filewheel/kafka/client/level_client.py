@@ -68,6 +68,8 @@ class ConfluentLevels:
         """Join the group."""
         config = {
             **READING,
+            "session.timeout.ms": 10_000,
+            "heartbeat.interval.ms": 1000,  # how soon a member hears of a rebalance: what moves waits so long
             **self._config,
             "group.id": self._group,
             "partition.assignment.strategy": "cooperative-sticky",
