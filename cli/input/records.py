@@ -18,6 +18,10 @@ from .lines import Spool, parse_object, read_lines
 from .params import read_delay, read_time
 
 LINE_BYTES_MAX = 64 << 20
+# The output of `kafka inspect --list` can be sent again; these keys are ignored.
+_OTHER_KEYS = frozenset(
+    {"id", "topic", "partition", "offset", "due", "target_partition", "fate", "reason", "timestamp_ms"}
+)
 _KEYS = frozenset({"target", "payload", "payload_b64", "in", "at", "due_us", "key", "target_key", "headers"})
 
 
@@ -74,7 +78,7 @@ def _of_line(line: bytes, defaults: Defaults) -> Row:
 
 def _of_object(fields: dict[str, Any], defaults: Defaults) -> Row:
     for key in fields:
-        if key not in _KEYS:
+        if key not in _KEYS and key not in _OTHER_KEYS:
             raise BadArgument(f"unknown key {key!r}", hint=f"the keys are {', '.join(sorted(_KEYS))}")
     target = fields.get("target", defaults.target)
     if target is None:

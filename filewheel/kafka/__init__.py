@@ -20,6 +20,7 @@ from filewheel.kafka.produce.async_producer import AsyncDelayProducer
 from filewheel.kafka.produce.delivery import Delivered, Delivery
 from filewheel.kafka.produce.producer import DelayProducer
 from filewheel.kafka.records.options import Policy
+from filewheel.kafka.records.waiting_record import WaitingRecord, waiting_record
 from filewheel.kafka.scheduling.scheduler import KafkaScheduler
 from filewheel.kafka.status import PartitionReport, check_keyed, service_status
 from filewheel.kafka.topics import TopicReport, make_level_topics, make_topics
@@ -43,6 +44,7 @@ __all__ = [
     "Problem",
     "Settings",
     "TopicReport",
+    "WaitingRecord",
     "check_keyed",
     "delay_service",
     "level_for",
@@ -51,4 +53,5 @@ __all__ = [
     "make_topics",
     "parse_levels",
     "service_status",
+    "waiting_record",
 ]

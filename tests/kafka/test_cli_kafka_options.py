@@ -150,7 +150,7 @@ def test_a_property_without_a_value_is_refused_and_not_printed(seen: dict[str, A
         (["--batch", "-"], '{"payload": "x", "target": "m", "due_us": 1.5}', "line 1: 'due_us' is microseconds"),
         (["--batch", "-"], '{"payload": "x", "target": "m", "in": 1, "key": 5}', "line 1: key is text or bytes"),
         (["--batch", "-"], '{"payload": "x", "target": "m", "in": 1, "headers": 5}', "line 1: headers are a dict"),
-        (["--batch", "-"], '{"payload": "x", "topic": "m", "in": 1}', "line 1: unknown key 'topic'"),
+        (["--batch", "-"], '{"payload": "x", "to": "m", "in": 1}', "line 1: unknown key 'to'"),
         (["--batch", "-"], "nonsense", "line 1: "),
     ],
 )

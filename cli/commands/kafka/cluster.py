@@ -50,20 +50,30 @@ def kafka_verb(name: str, example: str) -> Callable[[Callable[..., None]], click
         def with_cluster(out: Any, bootstrap: str, topic: str, properties: tuple[str, ...], **own: Any) -> None:
             function(out, cluster=Cluster(bootstrap, topic, _merged(properties)), **own)
 
-        made = verb(name, example)(_add_options(with_cluster))
-        for param in _own_options(made):
-            param.envvar = PREFIX + _long_name(param).replace("-", "_").upper()
-        return made
+        return _with_variables(verb(name, example)(_add_options(with_cluster)))
 
     return make
 
 
+def kafka_local_verb(name: str, example: str) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a function a verb of `kafka` that asks no broker. It gets the output, and then its own options."""
+
+    def make(function: Callable[..., None]) -> click.Command:
+        return _with_variables(verb(name, example)(_FILE_OPTION(function)))
+
+    return make
+
+
+def _with_variables(command: click.Command) -> click.Command:
+    """Give each option its variable."""
+    for param in _own_options(command):
+        param.envvar = PREFIX + _long_name(param).replace("-", "_").upper()
+    return command
+
+
 def _add_options(function: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option(
-            "-c", "--config", "config_file", type=click.Path(), metavar="FILE", is_eager=True, expose_value=False,
-            callback=_read_file, envvar=PREFIX + "CONFIG", help="A TOML file with options: topic = \"delays\".",
-        ),
+        _FILE_OPTION,
         click.option(
             "-X", "--property", _PROPERTIES, multiple=True, metavar="KEY=VALUE", envvar=PREFIX + "PROPERTY",
             help="A setting of librdkafka, such as security.protocol=SASL_SSL; in the file a table [properties].",
@@ -158,3 +168,9 @@ def _value(path: str, key: str, value: Any, option: click.Option) -> Any:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise Failure("usage", f"{path}: {key} is a text or a number")
     return str(value)
+
+
+_FILE_OPTION = click.option(
+    "-c", "--config", "config_file", type=click.Path(), metavar="FILE", is_eager=True, expose_value=False,
+    callback=_read_file, envvar=PREFIX + "CONFIG", help='A TOML file with options: topic = "delays".',
+)  # fmt: skip

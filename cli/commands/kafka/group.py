@@ -8,6 +8,7 @@ from ...failure import USAGE
 from ...verb import common, examples
 from .cancel import cancel
 from .init import init
+from .inspect import inspect
 from .levels import levels
 from .produce import produce
 from .run import run
@@ -43,5 +44,5 @@ def command(ctx: click.Context) -> None:
         ctx.exit(USAGE)
 
 
-for _verb in (init, run, produce, cancel, status, levels):
+for _verb in (init, run, produce, cancel, status, inspect, levels):
     command.add_command(_verb)

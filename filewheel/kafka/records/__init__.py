@@ -2,5 +2,5 @@
 
 A module imports only from those to its left:
 
-    record options | headers | envelope | fate
+    record options | headers | envelope | fate | waiting_record
 """
