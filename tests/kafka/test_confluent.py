@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +39,11 @@ class Place:
     topic: str
     target: str
     partitions: int
+    config: dict[str, str] = field(default_factory=dict)
 
     def transport(self, *, exactly_once: bool = False, node: str = "node") -> ConfluentTransport:
         return ConfluentTransport(
-            {"bootstrap.servers": self.bootstrap},
+            {"bootstrap.servers": self.bootstrap, **self.config},
             Policy(self.topic),
             group=f"{self.topic}.group",
             node=node,
@@ -59,7 +60,7 @@ class Place:
             producer.produce(self.topic, name, partition=n % self.partitions, headers=[("due-ms", b"%d" % due_ms)])
         assert producer.flush(30) == 0
 
-    def seen(self, topic: str, count: int, *, timeout_s: float = 30.0) -> Counter[bytes]:
+    def seen(self, topic: str, count: int, *, timeout_s: float = 90.0) -> Counter[bytes]:
         """Return what a committed reader finds in partition 0 of a topic, once it is `count` records and the end."""
         from confluent_kafka import Consumer, TopicPartition
 
@@ -162,9 +163,16 @@ def marker_of(place: Place, value: bytes) -> Outgoing:
     return Outgoing(f"{place.topic}.cursor", b"0", value, (), 0)
 
 
-@BOTH
-def test_each_record_goes_out_once_and_the_next_node_goes_on(place: Callable[..., Place], exactly_once: bool) -> None:
+@pytest.mark.parametrize(
+    ("exactly_once", "protocol"),
+    [(False, "classic"), (True, "classic"), (True, "consumer")],
+    ids=["at-least-once", "exactly-once", "exactly-once, partitions assigned by the broker"],
+)
+def test_each_record_goes_out_once_and_the_next_node_goes_on(
+    place: Callable[..., Place], exactly_once: bool, protocol: str
+) -> None:
     here = place(2)
+    here.config = {"group.protocol": protocol}
     names = [b"%d" % n for n in range(50)]
     here.put(names[:25])
     first = Running(here, exactly_once=exactly_once, node="first")
@@ -172,12 +180,12 @@ def test_each_record_goes_out_once_and_the_next_node_goes_on(place: Callable[...
         assert here.seen(here.target, 25) == Counter(names[:25])
         second = Running(here, exactly_once=exactly_once, node="second")
         try:
-            eventually(lambda: first.active() == second.active() == 1, timeout_s=30)
+            eventually(lambda: first.active() == second.active() == 1, timeout_s=90)
             here.put(names[25:])
             assert here.seen(here.target, 50) == Counter(names)
         finally:
             second.stop()
-        eventually(lambda: first.active() == 2, timeout_s=30)
+        eventually(lambda: first.active() == 2, timeout_s=90)
     finally:
         first.stop()
     assert here.seen(here.target, 50) == Counter(names)
@@ -252,7 +260,7 @@ def test_a_log_that_lost_its_first_records_says_so(place: Callable[..., Place]) 
     follower = transport.follower()
     follower.follow({0: 2})
     gone: list[int] = []
-    eventually(lambda: gone.extend(follower.poll(10, 0.1)[0].gone) or gone == [0], timeout_s=30)
+    eventually(lambda: gone.extend(follower.poll(10, 0.1)[0].gone) or gone == [0], timeout_s=90)
     follower.close()
     transport.close()
 
@@ -282,7 +290,7 @@ def test_a_standby_takes_over_from_a_node_that_stopped(place: Callable[..., Plac
     first = Running(here, exactly_once=exactly_once, node="first", standby=True)
     second = Running(here, exactly_once=exactly_once, node="second", standby=True)
     try:
-        eventually(lambda: first.active() == second.active() == 1, timeout_s=30)
+        eventually(lambda: first.active() == second.active() == 1, timeout_s=90)
         here.put(names, after_ms=3000)
         eventually(
             lambda: all(sum(len(w.pending) for w in node.disk.wheels.values()) == 20 for node in (first, second)),

@@ -14,6 +14,7 @@ from filewheel.kafka.client.admin import Admin
 from filewheel.kafka.client.call_source import CallSource
 from filewheel.kafka.client.call_transaction import TransactionCallSink
 from filewheel.kafka.client.confluent import producing
+from filewheel.kafka.client.group import membership
 from filewheel.kafka.client.shared_sink import Sending, SharedProducer
 from filewheel.kafka.client.trouble import BY_SIZE, client, cluster_error
 from filewheel.kafka.node.transport import Done, Listener
@@ -91,14 +92,7 @@ class ConfluentCalls:
 
     def source(self, listener: Listener) -> CallSource:
         """Join the group."""
-        config = {
-            **self._config,
-            "group.id": self._group,
-            "session.timeout.ms": self._session_ms,
-            "heartbeat.interval.ms": max(self._session_ms // 3, 100),
-            "partition.assignment.strategy": "cooperative-sticky",
-            "auto.offset.reset": "error",
-        }
+        config = membership(self._config, self._group, self._session_ms / 1000)
         return CallSource(config, self._topics[1], listener)
 
     def sink(self) -> SharedCallSink | TransactionCallSink:

@@ -15,7 +15,7 @@ from typing import Any
 from filewheel.errors import ClusterError, MissingTopic
 from filewheel.kafka.client.admin import ANSWER_S, Admin
 from filewheel.kafka.client.follower import ConfluentFollower
-from filewheel.kafka.client.group import GroupSource
+from filewheel.kafka.client.group import GroupSource, membership
 from filewheel.kafka.client.log_watcher import LogWatcher
 from filewheel.kafka.client.reader import LogReader
 from filewheel.kafka.client.shared_sink import SharedProducer, SharedSink
@@ -107,19 +107,8 @@ class ConfluentTransport:
 
     def source(self, listener: Listener) -> GroupSource:
         """Join the group."""
-        return GroupSource(
-            {
-                **self._config,
-                "group.id": self._group,
-                "session.timeout.ms": round(self._session_s * 1000),
-                "heartbeat.interval.ms": max(round(self._session_s * 1000 / 3), 100),
-                "partition.assignment.strategy": "cooperative-sticky",
-                "auto.offset.reset": "error",
-                "topic.metadata.refresh.interval.ms": REFRESH_MS,
-            },
-            self.topic,
-            listener,
-        )
+        config = membership(self._config, self._group, self._session_s)
+        return GroupSource({**config, "topic.metadata.refresh.interval.ms": REFRESH_MS}, self.topic, listener)
 
     def sink(self, partition: int) -> Sink:
         """Return a sink that is not opened yet."""

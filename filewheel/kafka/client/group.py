@@ -33,6 +33,23 @@ SERIOUS = frozenset(
 """Errors after which reading cannot go on."""
 
 
+def membership(config: Mapping[str, Any], group: str, session_s: float) -> dict[str, Any]:
+    """Return the settings of a member of a group, on top of those of its user.
+
+    With `group.protocol=consumer` (KIP-848, brokers from 4.0 on) the broker assigns the partitions and keeps the
+    session time (`group.consumer.session.timeout.ms`), so a member may not name them.
+    """
+    member = {**config, "group.id": group, "auto.offset.reset": "error"}
+    if config.get("group.protocol", "classic") != "consumer":
+        member |= {
+            "session.timeout.ms": round(session_s * 1000),
+            # A member hears of a rebalance at its next heartbeat, and what moves waits so long.
+            "heartbeat.interval.ms": min(max(round(session_s * 1000 / 3), 100), 1000),
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+    return member
+
+
 class GroupSource:
     """A member of the group."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from filewheel.errors import MissingTopic
 from filewheel.kafka.client.admin import Admin
-from filewheel.kafka.client.group import READING, SERIOUS, record_of
+from filewheel.kafka.client.group import READING, SERIOUS, membership, record_of
 from filewheel.kafka.client.shared_sink import Sending, SharedProducer
 from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard
 from filewheel.kafka.levels.seam import Listener, Place, Polled
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
 
 ANSWER_S = 10.0
+SESSION_S = 10.0
 NEW_TOPIC_S = (0.2, 0.5, 1.0)
 """The waits before a missing topic is asked for again."""
 _GONE = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"})
@@ -68,12 +69,7 @@ class ConfluentLevels:
         """Join the group."""
         config = {
             **READING,
-            "session.timeout.ms": 10_000,
-            "heartbeat.interval.ms": 1000,  # how soon a member hears of a rebalance: what moves waits so long
-            **self._config,
-            "group.id": self._group,
-            "partition.assignment.strategy": "cooperative-sticky",
-            "auto.offset.reset": "error",
+            **membership(self._config, self._group, SESSION_S),
             "enable.partition.eof": False,
             "queued.max.messages.kbytes": 4096,
         }
