@@ -31,47 +31,57 @@ MAKE: dict[str, Callable[[], Any]] = {
 }
 
 
-def threads_of(name: str) -> list[threading.Thread]:
-    return [one for one in threading.enumerate() if one.name.startswith(f"filewheel-{name}")]
-
-
 @pytest.fixture(params=MAKE)
 def name(request: pytest.FixtureRequest) -> str:
-    found = str(request.param)
-    gc.collect()
-    soon(lambda: not threads_of(found))  # those of earlier tests
-    return found
+    return str(request.param)
 
 
-def test_a_timer_that_is_dropped_calls_what_is_pending_and_its_threads_end(name: str) -> None:
+class Threads:
+    """The threads that timers of a class have started since the test began."""
+
+    def __init__(self, name: str) -> None:
+        self._prefix = f"filewheel-{name}-"
+        self._before = set(threading.enumerate())
+
+    def __call__(self) -> list[threading.Thread]:
+        found = [one for one in threading.enumerate() if one.name.startswith(self._prefix)]
+        return [one for one in found if one not in self._before]
+
+
+@pytest.fixture
+def threads(name: str) -> Threads:
+    return Threads(name)
+
+
+def test_a_timer_that_is_dropped_calls_what_is_pending_and_its_threads_end(name: str, threads: Threads) -> None:
     called = threading.Event()
     timer = MAKE[name]()
     START[name](timer, 0, int)
     START[name](timer, 0.05, called.set)
-    assert threads_of(name)
+    assert threads()
     del timer
     gc.collect()
     assert called.wait(PATIENCE_S)
-    soon(lambda: not threads_of(name))
+    soon(lambda: not threads())
 
 
-def test_a_timer_that_is_dropped_with_nothing_pending_ends_its_threads(name: str) -> None:
+def test_a_timer_that_is_dropped_with_nothing_pending_ends_its_threads(name: str, threads: Threads) -> None:
     timer = MAKE[name]()
     START[name](timer, 3_600, int).cancel()
-    assert threads_of(name)
+    assert threads()
     del timer
     gc.collect()
-    soon(lambda: not threads_of(name))
+    soon(lambda: not threads())
 
 
-def test_the_last_cancel_after_a_drop_ends_the_threads(name: str) -> None:
+def test_the_last_cancel_after_a_drop_ends_the_threads(name: str, threads: Threads) -> None:
     timer = MAKE[name]()
     task = START[name](timer, 3_600, int)
     del timer
     gc.collect()
-    assert threads_of(name)
+    assert threads()
     assert task.cancel()
-    soon(lambda: not threads_of(name))
+    soon(lambda: not threads())
 
 
 def test_a_dropped_executor_does_not_call_a_periodic_task_again() -> None:
