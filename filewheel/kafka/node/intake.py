@@ -13,6 +13,7 @@ import queue
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import FilewheelError, WheelFull
 from filewheel.kafka.node.loop import FireLoop
 from filewheel.kafka.node.owner import Owned, Owner, State
@@ -27,14 +28,24 @@ Understand = Callable[[Sequence[Record]], Sequence[Any]]
 """Turns records into the puts of a wheel. A record that is wrong becomes a put too, of a dead letter."""
 
 BLOCKED_S = 0.02
-"""How often a partition that takes nothing in is tried again."""
+"""How often a partition is tried again whose marker has no room."""
+FULL_US = 1_000_000
+"""The first wait of a partition whose disk is full; each next one doubles it. A refused attempt costs as much as one
+that succeeds, and leaves a journal's end behind."""
+FULL_MAX_US = 10_000_000
 
 
 class Intake:
     """The queues of all partitions."""
 
     def __init__(
-        self, owner: Owner, loop: FireLoop, understand: Understand, settings: Settings, tally: Tally | None = None
+        self,
+        owner: Owner,
+        loop: FireLoop,
+        understand: Understand,
+        settings: Settings,
+        tally: Tally | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._owner = owner
         self._loop = loop
@@ -42,7 +53,9 @@ class Intake:
         self._settings = settings
         self._tally = tally or Tally()
         self._ready: queue.SimpleQueue[Owned | None] = queue.SimpleQueue()
-        self._blocked: list[Owned] = []
+        self._clock = clock
+        self._blocked: dict[Owned, None] = {}
+        """Partitions that take nothing in now, each once."""
         self.taken = 0
         """Records that were taken in."""
         self.retention_ms: Callable[[], int | None] = lambda: None
@@ -101,7 +114,7 @@ class Intake:
 
     def _take_blocked(self) -> bool:
         """Try the blocked partitions again; return whether one went on."""
-        blocked, self._blocked = self._blocked, []
+        blocked, self._blocked = self._blocked, {}
         taken = [self._take(owned) for owned in blocked]
         return any(taken)
 
@@ -113,7 +126,10 @@ class Intake:
                 if owned.state not in (State.RESTORING, State.ACTIVE) or owned.wheel is None or not owned.queue:
                     return did
                 if owned.firing is not None and not owned.firing.may_take_in:  # mutant: kafka-full-marker-takes-in
-                    self._blocked.append(owned)
+                    self._blocked[owned] = None
+                    return did
+                if owned.full_until_us and self._clock.steady_us() < owned.full_until_us:  # mutant: kafka-full-spins
+                    self._blocked[owned] = None
                     return did
                 item = owned.queue.popleft()
                 try:
@@ -137,7 +153,9 @@ class Intake:
             log.error("partition %d takes nothing in: %s", owned.partition, exc)
         owned.error = exc
         owned.queue.appendleft(item)
-        self._blocked.append(owned)
+        self._blocked[owned] = None
+        owned.full_wait_us = min(owned.full_wait_us * 2, FULL_MAX_US) or FULL_US
+        owned.full_until_us = self._clock.steady_us() + owned.full_wait_us
 
     def _take_item(self, owned: Owned, item: Sequence[Record] | int) -> None:
         wheel = owned.wheel
@@ -154,6 +172,7 @@ class Intake:
             self._note_retention(owned.partition, records, puts)
         owned.queued -= len(item)
         owned.error = None
+        owned.full_until_us = owned.full_wait_us = 0
 
     def _note_retention(self, partition: int, records: Sequence[Record], puts: Sequence[Any]) -> None:
         """Count the records that the delay topic may delete before they are due, and say so once an hour."""

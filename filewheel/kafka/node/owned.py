@@ -86,6 +86,10 @@ class Owned:
         """Batches of records in their order; a number is the offset that the end of the log was seen at."""
         self.queued = 0
         self.error: FilewheelError | None = None
+        self.full_until_us = 0
+        """No attempt to take in is made before this steady time: the disk was full."""
+        self.full_wait_us = 0
+        """How long the last wait was."""
         self.skipped = 0
         """Offsets that the log no longer held."""
 

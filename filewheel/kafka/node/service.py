@@ -110,7 +110,7 @@ class Node:
             run=run, later=self._later, start=self._start, release=self._release, wait=wait,
             tally=self.tally,
         )  # fmt: skip
-        self.intake = Intake(self.owner, self.loop, understand, settings, self.tally)
+        self.intake = Intake(self.owner, self.loop, understand, settings, self.tally, clock)
         self.standby: Standby | None = None
         if settings.standby == "all":
             self.standby = Standby(transport, opened, understand, settings, topics.partitions, self.owner.readable)

@@ -42,6 +42,8 @@ FLUSH_S = 1.0
 """How long what was taken in may stay unflushed. After a power cut so much is read again."""
 BUDGET = Budget(records=1 << 15, bytes=8 << 20)
 """How much of what is due in the next seconds is kept in memory."""
+ROOM_BYTES = 256 << 10
+"""The least free space with which a full wheel tries to take in again."""
 FULL_US = 5 * US_PER_S
 """How long to wait on a full disk before drops are written again."""
 WALK_BUDGET = Budget(records=1 << 15, bytes=8 << 20)
@@ -100,6 +102,9 @@ class Partition:
             self._keeper.close()
             raise
         self._clock = directory.env.clock
+        self._disk = directory.disk
+        self._was_full = False
+        """The last attempt to take in failed."""
         self._keyed = keyed
         self._on_work = on_work
         self._lock = threading.RLock()
@@ -170,6 +175,8 @@ class Partition:
             puts = [put for put in puts if put.offset >= self._ingested]
             if not puts:
                 return
+            self._check_room()
+            self._was_full = True
             if self._keyed:
                 self._take_in_keyed(puts)
             else:
@@ -177,7 +184,17 @@ class Partition:
                     self._add(body)
                     self._ingested = body.end
             self._ingested = puts[-1].offset + 1
+            self._was_full = False
         self._on_work(self)
+
+    def _check_room(self) -> None:
+        """Refuse what cannot be written: each attempt would end a journal and begin another. Raises WheelFull."""
+        if not self._was_full:
+            return
+        with disk_errors(self.path):
+            free = self._disk.free_bytes()
+        if free < ROOM_BYTES:  # mutant: kafka-full-begins-segments
+            raise WheelFull(f"{free} bytes are free", path=self.path, hint="free some space; it goes on by itself")
 
     def _is_done(self, put: Put) -> bool:
         marker = self._marker

@@ -106,4 +106,8 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_start_and_stay.py::test_data_that_another_node_uses_is_refused"),
     m("kafka-added-unfollowed", "C", DROP, "a standby follows partitions that are added",
       "tests/kafka/test_start_and_stay.py::test_a_standby_follows_partitions_that_are_added"),
+    m("kafka-full-spins", "C", NEVER, "a partition whose disk is full waits between its attempts",
+      "tests/kafka/test_full_disk.py::test_a_partition_whose_disk_is_full_is_tried_again_after_growing_waits"),
+    m("kafka-full-begins-segments", "C", NEVER, "a take-in that a full disk refuses again begins no journal",
+      "tests/kafka/test_full_disk.py::test_a_full_disk_that_stays_full_is_not_written_to_again"),
 ]  # fmt: skip
