@@ -94,9 +94,10 @@ def check_bounds(at_most: Mapping[str, int]) -> dict[bytes, int]:
     return {topic.encode(): check_whole("at_most", count, least=0) for topic, count in at_most.items()}
 
 
-def check_keeper(*, wait: bool, on_jump: str, force: bool, flush_interval_s: float) -> None:
+def check_keeper(*, wait: bool, on_jump: str, force: bool, flush_interval_s: float, background: bool = True) -> None:
     """Raise BadArgument unless a keeper can be opened with these arguments."""
     check_flag("wait", wait)
     check_choice("on_jump", on_jump, ("fire", "hold"))
     check_flag("force", force)
+    check_flag("background", background)
     check_number("flush_interval_s", flush_interval_s, least=0, most=3600)

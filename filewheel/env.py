@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from filewheel.checks import shown
+from filewheel.errors import BadArgument
 from filewheel.native.compiled import Pen
 
 
@@ -149,5 +151,20 @@ class Env:
     def using(
         self, *, clock: Clock | None = None, disk: DiskFactory | None = None, entropy: Entropy | None = None
     ) -> Env:
-        """Return a copy with these parts replaced; None keeps a part."""
-        return Env(clock or self.clock, disk or self.disk, entropy or self.entropy)
+        """Return a copy with these parts replaced; None keeps a part. Raises BadArgument."""
+        if clock is not None and not all(callable(getattr(clock, name, None)) for name in ("now_us", "steady_us")):
+            raise BadArgument(
+                f"a clock has the calls now_us and steady_us, not {shown(clock)}", hint="filewheel.testing.FakeClock"
+            )
+        return Env(
+            self.clock if clock is None else clock,
+            self.disk if disk is None else disk,
+            self.entropy if entropy is None else entropy,
+        )
+
+
+def check_env(env: Env) -> Env:
+    """Return the environment of a call. Raises BadArgument for anything else."""
+    if not isinstance(env, Env):
+        raise BadArgument(f"env is a filewheel.env.Env, not {shown(env)}", hint="leave it out, or SYSTEM.using(...)")
+    return env

@@ -28,7 +28,7 @@ from filewheel.disk.disk import SYSTEM
 from filewheel.disk.hint import Hints
 from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.disk.quarantine import Damage
-from filewheel.env import Clock, Env
+from filewheel.env import Clock, Env, check_env
 from filewheel.errors import (
     Closed,
     Damaged,
@@ -53,7 +53,7 @@ from filewheel.keys.index import Keys
 from filewheel.keys.lost import Relisted
 from filewheel.laps.slot import slot_file
 from filewheel.laps.store import Store
-from filewheel.laps.window import Budget
+from filewheel.laps.window import Budget, check_budget
 from filewheel.message import US_PER_S, Message, MessageId
 from filewheel.roster.fence import Fence
 from filewheel.roster.roster import Roster
@@ -100,8 +100,9 @@ class Keeper(Outcomes):
         clock: Clock | None = None,
         env: Env = SYSTEM,
     ) -> None:
-        check_keeper(wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s)
-        self._dir = open_directory(path, write=True, force=force, env=env.using(clock=clock))
+        check_keeper(wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s, background=background)
+        check_budget(budget)
+        self._dir = open_directory(path, write=True, force=force, env=check_env(env).using(clock=clock))
         self._disk = self._dir.disk
         clock = self._clock = self._dir.env.clock
         self._pid = os.getpid()
@@ -215,7 +216,7 @@ class Keeper(Outcomes):
         if self._broken is not None and not (settling and isinstance(self._broken, _SUCCEEDED)):
             raise self._broken
         if self._closed:
-            raise Closed("this keeper is closed", path=self._dir.path)
+            raise Closed("this keeper is closed", path=self._dir.path, hint="open another Keeper")
         if os.getpid() != self._pid:
             raise Forked(
                 "this keeper was opened by the parent process",

@@ -23,7 +23,7 @@ from filewheel.disk.disk import SYSTEM
 from filewheel.disk.forks import AfterFork, reopen
 from filewheel.disk.hint import HintSender
 from filewheel.disk.threads import one_call
-from filewheel.env import Clock, Env
+from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, DiskError, KeyHeld, NoWheel, WheelExists, partly_done
 from filewheel.format import layout
 from filewheel.format.ids import Ids
@@ -80,7 +80,7 @@ class Wheel(Changes):
         check_flag("force", force)
         check_choice("after_fork", after_fork, get_args(AfterFork))
         # A process without write permission can open it too; the first write checks the permission.
-        env = env.using(clock=clock)
+        env = check_env(env).using(clock=clock)
         super().__init__(open_directory(path, write=False, env=env))
         self._force = force
         self._sync = self._dir.settings.sync if sync is None else check_sync(sync)
@@ -125,7 +125,7 @@ class Wheel(Changes):
         check_flag("exist_ok", exist_ok)
         check_flag("force", force)
         is_new = True
-        env = env.using(clock=clock)
+        env = check_env(env).using(clock=clock)
         # Also with `exist_ok`: another process may be making it now, and this call waits for that.
         try:
             create_directory(
@@ -161,7 +161,7 @@ class Wheel(Changes):
         Raises as opening does; WheelExists when there is another file, NoWheel when the parent directory is missing.
         """
         check_limits(slots, payload_bytes_max)
-        env = env.using(clock=clock)
+        env = check_env(env).using(clock=clock)
         sync = None if sync is None else check_sync(sync)
         opened = partial(cls, path, sync=sync, force=force, after_fork=after_fork, env=env)
         try:

@@ -167,3 +167,18 @@ def test_an_async_wheel_refuses_the_same(stage: Stage) -> None:
 
 def test_no_more_than_none_is_listed_with_a_limit_of_none(stage: Stage) -> None:
     assert list(stage.wheel.list(limit=0)) == stage.wheel.peek(0) == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"), [("clock", 5), ("clock", object()), ("env", 5), ("budget", 5), ("background", "yes")]
+)
+def test_a_part_of_the_machine_that_is_none_is_named_before_the_wheel_is_opened(
+    wheel_dir: Path, argument: str, value: object
+) -> None:
+    with pytest.raises(BadArgument, match=argument):
+        Keeper(wheel_dir, **{argument: value})
+    if argument in ("clock", "env"):
+        with pytest.raises(BadArgument, match=argument):
+            Wheel(wheel_dir, **{argument: value})
+    with Keeper(wheel_dir, wait=False):
+        pass  # none of them has left a lock

@@ -26,8 +26,8 @@ VALUES: list[Any] = [
     timedelta.max, timedelta.min, datetime.max, datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC),
     "5", "", "\ud800", "x\0y", b"x", object(), int, [], [1], [10**400], [math.nan], {}, {1: 2},
 ]  # fmt: skip
-NOT_SWEPT = {"self", "env", "clock", "budget", "wait", "background", "known", "progress"}
-"""Parts of the machine, waits without end, and types that only the library makes."""
+NOT_SWEPT = {"self", "wait", "known", "progress"}
+"""Waits without end, and types that only the library makes."""
 
 
 def swept(function: Callable[..., Any]) -> list[str]:
@@ -87,7 +87,7 @@ def test_a_call_that_opens_a_wheel_raises_only_errors_of_the_library(
 
 
 def test_a_keeper_raises_only_errors_of_the_library(wheel_dir: Path) -> None:
-    sweep(partial(Keeper, wheel_dir, wait=False, background=False), {}, leave=["path", "wait", "background"])
+    sweep(partial(Keeper, wheel_dir, wait=False), {}, leave=["path", "wait"])
 
 
 def test_members_of_a_set_raise_only_errors_of_the_library(wheel_dir: Path) -> None:

@@ -224,7 +224,9 @@ class Batcher:
         self._hand_over()
         line, self._line = self._line, deque()
         for gate in line:
-            closed = Closed("this wheel was closed; nothing of this call was enqueued", path=self._wheel.path)
+            closed = Closed(
+                "this wheel was closed; nothing of this call was enqueued", path=self._wheel.path, hint="open it again"
+            )
             fail(gate, closed)
 
     async def _wait_for_room(self) -> None:

@@ -127,7 +127,7 @@ class Due(AsyncIterator[Message]):
 
     def _held(self) -> DueKeeper:
         if self._keeper is None:
-            raise NotClaimed("no message of this iteration was handed out yet")
+            raise NotClaimed("no message of this iteration was handed out yet", hint="call it inside of `async for`")
         return self._keeper
 
     async def close(self) -> None:

@@ -26,7 +26,7 @@ from filewheel.aio.thread import LoopThread, close_each
 from filewheel.checks import check_bounds, check_flag, check_items, check_keeper, check_path, check_whole
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.hint import UNHEARD_S, StandbySleep
-from filewheel.env import SYSTEM_CLOCK, Clock, Env
+from filewheel.env import SYSTEM_CLOCK, Clock, Env, check_env
 from filewheel.errors import Closed, FilewheelError, Locked, NotClaimed
 from filewheel.firing.batch import Batch, ids_in
 from filewheel.firing.ready import READY_BUDGET
@@ -34,7 +34,7 @@ from filewheel.format.settings import Sync
 from filewheel.journal.columns import At
 from filewheel.journal.settlement import Settlement
 from filewheel.keeper import Keeper
-from filewheel.laps.window import Budget
+from filewheel.laps.window import Budget, check_budget
 from filewheel.message import US_PER_S, Message, MessageId
 from filewheel.timespec import bound_us
 
@@ -81,8 +81,9 @@ class AsyncKeeper:
     ) -> None:
         """Prepare a keeper of the wheel at `path`, without touching the disk. Raises BadArgument."""
         check_keeper(wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s)
+        check_budget(budget)
         self._path = check_path(path)
-        self._env = env = env.using(clock=clock)
+        self._env = env = check_env(env).using(clock=clock)
         self._wait = wait
         self._make = partial(
             Keeper, self._path, wait=False, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s,
@@ -256,7 +257,7 @@ class AsyncKeeper:
             future.add_done_callback(self._take_back)
             raise
         if batch is None:
-            raise Closed("this keeper was closed", path=self._path)
+            raise Closed("this keeper was closed", path=self._path, hint="open another AsyncKeeper")
         return batch
 
     def _claim(

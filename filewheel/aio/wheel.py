@@ -29,7 +29,7 @@ from filewheel.aio.thread import LoopThread, close_each
 from filewheel.changes import CLEAR_AT_ONCE
 from filewheel.checks import check_flag, check_items, check_path, check_whole
 from filewheel.disk.disk import SYSTEM
-from filewheel.env import Clock, Env
+from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, Closed
 from filewheel.firing.cancelled import CancelledIds
 from filewheel.firing.ready import READY_BUDGET
@@ -100,7 +100,7 @@ class AsyncWheel:
         check_flag("force", force)
         if sync is not None:
             check_sync(sync)
-        env = env.using(clock=clock)
+        env = check_env(env).using(clock=clock)
         self._path = check_path(path)
         self._make: Callable[[], BatchingWheel] = partial(BatchingWheel, self._path, sync=sync, force=force, env=env)
         self._make_keeper = partial(AsyncKeeper, self._path, force=force, env=env)
@@ -135,7 +135,7 @@ class AsyncWheel:
         check_sync(sync)
         check_limits(slots, payload_bytes_max)
         check_flag("exist_ok", exist_ok)
-        env = env.using(clock=clock)
+        env = check_env(env).using(clock=clock)
         self = cls(path, force=force, waiting_max=waiting_max, env=env)
         self._make = partial(
             BatchingWheel.create, self._path, slots=slots, sync=sync, payload_bytes_max=payload_bytes_max,
@@ -158,7 +158,7 @@ class AsyncWheel:
     ) -> Self:
         """Prepare the wheel at `path`; if it is missing, opening makes it (see Wheel.open_or_create)."""
         check_limits(slots, payload_bytes_max)
-        env = env.using(clock=clock)
+        env = check_env(env).using(clock=clock)
         self = cls(path, sync=sync, force=force, waiting_max=waiting_max, env=env)
         self._make = partial(
             BatchingWheel.open_or_create, self._path, sync=sync, slots=slots, payload_bytes_max=payload_bytes_max,

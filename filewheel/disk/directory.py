@@ -20,7 +20,7 @@ from filewheel.disk.ballast import Ballast
 from filewheel.disk.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from filewheel.disk.disk import SYSTEM, ForeignFile, OsDisk
 from filewheel.disk.replace import replace_file
-from filewheel.env import Disk, Env
+from filewheel.env import Disk, Env, check_env
 from filewheel.errors import (
     Damaged,
     NetworkFileSystem,
@@ -112,6 +112,7 @@ def create_directory(
     Raises WheelExists when the path is in use (an empty directory is taken over).
     """
     where = check_path(path)
+    check_env(env)
     sync = check_sync(sync)
     check_limits(slots, payload_bytes_max)
     try:
@@ -212,6 +213,7 @@ def open_directory(
     Raises NoWheel, Unsafe, NetworkFileSystem, NewerFormat, Damaged (both copies of wheel.json are), DiskError.
     """
     where = check_path(path)
+    check_env(env)
     try:
         root = env.disk(where)
     except (FileNotFoundError, NotADirectoryError) as exc:

@@ -100,7 +100,13 @@ class Housekeeper:
         except OSError as exc:
             self._on_failure(disk_error(exc, self._store.dir.path))
         except Exception as exc:
-            self._on_failure(FilewheelError(f"housekeeping failed: {exc!r}", path=self._store.dir.path))
+            self._on_failure(
+                FilewheelError(
+                    f"housekeeping failed: {exc!r}",
+                    path=self._store.dir.path,
+                    hint="`filewheel verify`, then open it again",
+                )
+            )
             log.exception("housekeeping failed")
         return False
 

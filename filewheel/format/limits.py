@@ -33,13 +33,16 @@ def bytes_of(payload: object, limit: int) -> bytes:
     return bytes(payload)
 
 
+_HINT = "put what is long into the payload"
+
+
 def check_topic(topic: object) -> None:
     """Raise unless this is a valid topic."""
     if not isinstance(topic, str):
         raise BadArgument(f"a topic is a str, not {type(topic).__name__}")
     size = len(_encode(topic, "the topic"))
     if size > TOPIC_BYTES_MAX:
-        raise TooLarge(f"the topic has {size} bytes; the limit is {TOPIC_BYTES_MAX}")
+        raise TooLarge(f"the topic has {size} bytes; the limit is {TOPIC_BYTES_MAX}", hint=_HINT)
 
 
 def check_key(key: object) -> str:
@@ -59,14 +62,14 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     if not isinstance(headers, Mapping):
         raise BadArgument(f"headers map str to str; this is a {type(headers).__name__}")
     if len(headers) > HEADERS_MAX:
-        raise TooLarge(f"{len(headers)} headers; the limit is {HEADERS_MAX}")
+        raise TooLarge(f"{len(headers)} headers; the limit is {HEADERS_MAX}", hint=_HINT)
     size = 0
     for key, value in headers.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise BadArgument(f"headers map str to str; {key!r} maps to {value!r}")
         size += len(_encode(key, "a header")) + len(_encode(value, "a header"))
     if size > HEADERS_BYTES_MAX:
-        raise TooLarge(f"the headers have {size} bytes; the limit is {HEADERS_BYTES_MAX}")
+        raise TooLarge(f"the headers have {size} bytes; the limit is {HEADERS_BYTES_MAX}", hint=_HINT)
     return headers
 
 

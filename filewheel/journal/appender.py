@@ -177,7 +177,7 @@ class Appender:
             self._unreported = None
             raise self._broken
         if self._closed:
-            raise Closed("the journal is closed", path=self._dir.path)
+            raise Closed("the journal is closed", path=self._dir.path, hint="open the wheel again")
 
     def ready(self, body_bytes: int, *, ids: int = 1) -> Writer:
         """Return the writer, with ids left and a segment that has room for a frame with a body of this size.
@@ -186,7 +186,9 @@ class Appender:
         waiting.
         """
         if body_bytes > BODY_BYTES_MAX:
-            raise TooLarge(f"{body_bytes} bytes in one commit; the limit is {BODY_BYTES_MAX}")
+            raise TooLarge(
+                f"{body_bytes} bytes in one commit; the limit is {BODY_BYTES_MAX}", hint="enqueue them in several calls"
+            )
         size = HEADER_BYTES + body_bytes + 8
         while True:
             self._check()

@@ -15,7 +15,6 @@ import errno
 from collections.abc import Callable
 
 from filewheel.disk.directory import Directory
-from filewheel.env import SYSTEM_CLOCK
 from filewheel.errors import UNWRITTEN, disk_error
 from filewheel.format import layout
 from filewheel.format.frame import HEADER_BYTES
@@ -34,6 +33,7 @@ class Segment:
     def __init__(self, directory: Directory, writer: str, n: int) -> None:
         """Create the file. Raises DiskError, and leaves nothing behind."""
         self._disk = directory.disk
+        self._clock = directory.env.clock
         self.name = layout.segment(writer, n)
         self.place = directory.place(self.name)
         self.n = n
@@ -134,13 +134,13 @@ class Segment:
 
     def flush(self, on_flush: Callable[[int], None] | None = None) -> None:
         """Make everything written durable; call `on_flush` with its microseconds. Raises OSError."""
-        start_us = 0 if on_flush is None else SYSTEM_CLOCK.steady_us()
+        start_us = 0 if on_flush is None else self._clock.steady_us()
         self._disk.fdatasync(self.fd)  # mutant: no-flush
         if self._disk.is_removed(self.fd):  # mutant: removed-confirmed
             # The frames to confirm were removed with the file; the flush of an unlinked file succeeds.
             raise OSError(errno.ENOENT, "the file was removed while it was in use")
         if on_flush is not None:
-            on_flush(SYSTEM_CLOCK.steady_us() - start_us)
+            on_flush(self._clock.steady_us() - start_us)
 
     def release(self) -> None:
         """Unlock and close; an empty segment is removed."""

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from filewheel.checks import check_whole, shown
 from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile, is_unreadable
-from filewheel.errors import Damaged
+from filewheel.errors import BadArgument, Damaged
 from filewheel.format.frame import Frame, Gap, scan
 from filewheel.format.record import ID, add_puts, records_of
 from filewheel.journal.tail import Handles
@@ -60,6 +61,15 @@ class Budget:
 
     records: int = 1 << 16
     bytes: int = 16 << 20
+
+
+def check_budget(budget: Budget) -> Budget:
+    """Return the budget of a keeper. Raises BadArgument for anything else."""
+    if not isinstance(budget, Budget):
+        raise BadArgument(f"budget is a filewheel.laps.window.Budget, not {shown(budget)}")
+    check_whole("budget.records", budget.records)
+    check_whole("budget.bytes", budget.bytes)
+    return budget
 
 
 @dataclass

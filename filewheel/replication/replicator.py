@@ -19,7 +19,7 @@ from filewheel.checks import check_number, check_path
 from filewheel.disk.directory import opened
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.threads import started
-from filewheel.env import Env
+from filewheel.env import Env, check_env
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, NoWheel, disk_errors, said, said_of
 from filewheel.format import layout
 from filewheel.replication.failure_log import FailureLog
@@ -62,7 +62,7 @@ class Replicator:
         self._path = os.path.abspath(check_path(path))
         self._interval_s = interval_s
         self._on_change = on_change
-        self._env = env
+        self._env = check_env(env)
         self._stopped = False
         self._stopping = threading.Event()
         self._links: dict[str, _Service] = {}

@@ -22,7 +22,7 @@ from filewheel.checks import check_number, check_path
 from filewheel.disk.directory import opened
 from filewheel.disk.disk import SYSTEM, is_scarce
 from filewheel.disk.threads import started
-from filewheel.env import Env
+from filewheel.env import Env, check_env
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, said
 from filewheel.message import US_PER_S
 from filewheel.replication.health import why_not_durable
@@ -49,7 +49,7 @@ class Standby:
         check_number("after_s", after_s, least=0.05, most=86_400)
         self._path = os.path.abspath(check_path(path))
         self._after_s = after_s
-        self._env = env
+        self._env = check_env(env)
         self._clock = env.clock
         self._stopped = False
         self._pause = threading.Event()

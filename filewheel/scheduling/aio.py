@@ -23,7 +23,7 @@ from filewheel.aio.thread import LoopThread, call_soon, to_the_end
 from filewheel.aio.wheel import WAITING_MAX, AsyncWheel
 from filewheel.checks import check_number, check_whole
 from filewheel.disk.disk import SYSTEM
-from filewheel.env import Clock, Env
+from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, Closed
 from filewheel.firing.cancelled import Cancelled
 from filewheel.format.settings import Sync
@@ -83,7 +83,7 @@ class AsyncScheduler(Sender[Soon]):
         clock: Clock | None = None,
         env: Env = SYSTEM,
     ) -> None:
-        env = env.using(clock=clock)
+        env = check_env(env).using(clock=clock)
         self.blocking = Scheduler(
             path, threads=threads, processes=processes, in_flight=in_flight, catch_up_per_s=catch_up_per_s,
             unknown=unknown, sync=sync, create=create, on_jump=on_jump, metrics=metrics, env=env,

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from filewheel.checks import check_choice, check_flag, check_number, check_path, check_whole, shown
 from filewheel.disk.disk import SYSTEM
-from filewheel.env import Clock, Env
+from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument
 from filewheel.firing.cancelled import Cancelled
 from filewheel.format.settings import Sync, check_sync
@@ -84,7 +84,7 @@ class Scheduler(Definitions):
         check_choice("unknown", unknown, ("wait", "bury"))
         check_choice("on_jump", on_jump, ("fire", "hold"))  # mutant: jump-unchecked
         sync = None if sync is None else check_sync(sync)
-        env = env.using(clock=clock)
+        env = check_env(env).using(clock=clock)
         self._path = os.path.abspath(check_path(path))
         self._limits = Limits(threads, processes, in_flight, catch_up_per_s, unknown, on_jump)
         self._opener = WheelOpener(self._path, create=check_flag("create", create), sync=sync, env=env)

@@ -131,7 +131,7 @@ class Pool:
         call = _Submission((target, *imports), msgpack.packb([[target], request]), timeout_us, done, begin)
         with self._lock:
             if self.is_closing:
-                raise Closed("the pool is closed")
+                raise Closed("the pool is closed", hint="start the scheduler again")
             if len(self._threads) < self._size:
                 self._start_threads()
             self._queue.append(call)
