@@ -3,13 +3,14 @@
 Needs the extra `filewheel[kafka]`. Nothing else in filewheel imports this folder. A record passes through the folders
 in this order, and a module imports only from its own folder and from those to its left (tests/test_layers.py):
 
-    records | partition | node | levels | client | topics | produce status | assemble | scheduling
+    records | partition | node | levels | client | topics | produce status dead | assemble | scheduling
 
 `levels` is a smaller service, without wheels. `topics` makes the topics, `produce` sends records to the delay topic,
-`status` looks at the whole service, `assemble` puts a service together. `scheduling` runs handlers on top of all that.
+`status` and `dead` look at it, `assemble` puts a service together. `scheduling` runs handlers on top of all that.
 """
 
 from filewheel.kafka.assemble import delay_service, level_service
+from filewheel.kafka.dead import DeadLetter, dead_letters
 from filewheel.kafka.levels.naming import Level, level_for, parse_levels
 from filewheel.kafka.levels.service import LevelService, LevelStatus
 from filewheel.kafka.node.health import Health, Problem
@@ -27,6 +28,7 @@ from filewheel.kafka.topics import TopicReport, make_level_topics, make_topics
 
 __all__ = [
     "AsyncDelayProducer",
+    "DeadLetter",
     "DelayProducer",
     "DelayService",
     "Delivered",
@@ -46,6 +48,7 @@ __all__ = [
     "TopicReport",
     "WaitingRecord",
     "check_keyed",
+    "dead_letters",
     "delay_service",
     "level_for",
     "level_service",

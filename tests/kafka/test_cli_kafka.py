@@ -69,7 +69,11 @@ def test_wrong_settings_are_named_and_changed_on_request(kafka: str, topic: Call
     changed = invoke("kafka", "init", "--bootstrap", kafka, "--topic", name, "--alter")
     assert changed.code == 0
     assert "cleanup.policy" in json.loads(changed.out.splitlines()[0])["altered"]
-    assert invoke("kafka", "init", "--bootstrap", kafka, "--topic", name).code == 0
+    again = invoke("kafka", "init", "--bootstrap", kafka, "--topic", name)
+    assert (again.code, again.err) == (0, "")
+    other = invoke("kafka", "init", "--bootstrap", kafka, "--topic", name, "--partitions", "2")
+    assert other.code == 0
+    assert f"{name} has 3 partitions, not 2: --partitions is for a topic that is made" in other.err
 
 
 @pytest.mark.parametrize("example", [0, 1], ids=["at-least-once", "exactly-once"])
@@ -182,3 +186,25 @@ def test_records_are_produced_replaced_and_cancelled_and_the_status_names_owner_
     missing = invoke("kafka", "produce", "-b", kafka, "-t", f"{name}x", "--in", "1", "--target", "mails", "x")
     assert missing.code == 1
     assert f"filewheel kafka init --bootstrap {kafka} --topic {name}x" in missing.err
+
+
+def test_dead_letters_are_listed_with_their_reasons_the_last_ones_last(kafka: str, name: str) -> None:
+    from confluent_kafka import Producer
+
+    place = ("-b", kafka, "-t", name)
+    assert invoke("kafka", "dead", *place).code == 1
+    assert invoke("kafka", "init", *place, "--partitions", "1").code == 0
+    empty = invoke("kafka", "dead", *place)
+    assert (empty.code, empty.out) == (0, "")
+    producer = Producer({"bootstrap.servers": kafka})
+    for n in range(5):
+        headers = [("filewheel-error", b"reason %d" % n), ("filewheel-origin", b"%b-0-%d" % (name.encode(), n))]
+        producer.produce(f"{name}.dlt", b"v%d" % n, headers=[*headers, ("scheduler-target-topic", b"mails")])
+        assert producer.flush(30) == 0
+    found = invoke("kafka", "dead", *place, "--limit", "3").json
+    assert [(one["id"], one["reason"], one["payload"], one["target"]) for one in found] == [
+        (f"{name}-0-{n}", f"reason {n}", f"v{n}", "mails") for n in (2, 3, 4)
+    ]
+    shown = on_terminal("kafka", "dead", *place).out
+    assert "REASON" in shown
+    assert "reason 4" in shown

@@ -94,7 +94,7 @@ def test_a_record_that_is_too_large_leaves_a_dead_letter_with_its_origin() -> No
 
 
 def test_a_record_that_rolls_keeps_its_due_its_target_and_its_id() -> None:
-    rolling = Policy("later", default_target="out", horizon_s=10, beyond_horizon="roll")
+    rolling = Policy("later", default_target="out", horizon_s=10, on_horizon="roll")
     record = Record(3, 42, b"k", b"v", [("filewheel-delay-ms", b"25000"), ("scheduler-target-key", b"t")], 1000)
     first = outgoing(message_of(record, rolling), 3, 11_000, rolling)
     assert (first.topic, first.key) == ("later", b"k")

@@ -107,7 +107,7 @@ def test_a_wait_beyond_the_horizon_is_a_dead_letter_or_rolls() -> None:
     refusing = Policy("later", default_target="out", horizon_s=60)
     assert due_ms(at, policy=refusing) == NOW_MS + 60_000
     assert "the horizon of this topic is 60 s" in reason(beyond, policy=refusing)
-    rolling = Policy("later", default_target="out", horizon_s=60, beyond_horizon="roll")
+    rolling = Policy("later", default_target="out", horizon_s=60, on_horizon="roll")
     assert due_ms(at, policy=rolling) == NOW_MS + 60_000
     assert delayed_of(record(beyond), rolling) == Delayed((NOW_MS + 60_000) * 1000, "later", is_rolled=True)
 
@@ -145,7 +145,7 @@ policies = st.sampled_from(
         POLICY,
         Policy("later"),
         Policy("later", keyed=True, horizon_s=10),
-        Policy("later", default_target="out", horizon_s=1, beyond_horizon="roll"),
+        Policy("later", default_target="out", horizon_s=1, on_horizon="roll"),
     ]
 )
 

@@ -28,10 +28,10 @@ def test_the_topics_of_the_service_are_named_after_the_delay_topic() -> None:
         ({"put_back_s": -1}, "put_back_s is a number above 0"),
         ({"attempts_max": 0}, "attempts_max is a count from 1"),
         ({"on_target_error": "drop"}, 'on_target_error is "retry"'),
-        ({"beyond_horizon": "refuse"}, 'beyond_horizon is "dead-letter" or "roll"'),
+        ({"on_horizon": "refuse"}, 'on_horizon is "dead-letter" or "roll"'),
         ({"keyed": 1}, "keyed is True or False"),
         ({"keyed": True, "on_target_error": "put-back"}, "exclude each other"),
-        ({"keyed": True, "beyond_horizon": "roll"}, "exclude each other"),
+        ({"keyed": True, "on_horizon": "roll"}, "exclude each other"),
     ],
 )
 def test_a_wrong_option_is_refused_with_its_name(options: dict[str, object], message: str) -> None:

@@ -20,7 +20,7 @@ OTHERS = [
     Policy("delay", horizon_s=60),
     Policy("delay", default_target="mails"),
     Policy("delay", keyed=True),
-    Policy("delay", horizon_s=60, beyond_horizon="roll"),
+    Policy("delay", horizon_s=60, on_horizon="roll"),
 ]
 
 
@@ -115,7 +115,7 @@ def test_other_options_that_are_accepted_keep_low_and_lose_nothing(tmp_path: Pat
     put(cluster, b"long", after_ms=100_000)
     put(cluster, b"one", after_ms=1000)
     put(cluster, b"two", after_ms=9000)
-    first = node(cluster, tmp_path / "a", Policy("delay", horizon_s=60, beyond_horizon="roll"))
+    first = node(cluster, tmp_path / "a", Policy("delay", horizon_s=60, on_horizon="roll"))
     first.run()
     first.after(10)  # a step at the id of `two`; `long` waits, and with other options its id is smaller
     first.node.source.close()

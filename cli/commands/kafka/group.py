@@ -7,6 +7,7 @@ import click
 from ...failure import USAGE
 from ...verb import common, examples
 from .cancel import cancel
+from .dead import dead
 from .init import init
 from .inspect import inspect
 from .levels import levels
@@ -44,5 +45,5 @@ def command(ctx: click.Context) -> None:
         ctx.exit(USAGE)
 
 
-for _verb in (init, run, produce, cancel, status, inspect, levels):
+for _verb in (init, run, produce, cancel, status, inspect, dead, levels):
     command.add_command(_verb)

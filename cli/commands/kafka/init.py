@@ -64,6 +64,14 @@ def init(
             retention_s=None if retention is None else retention / US_PER_S, alter=alter,
         )  # fmt: skip
     _print(out, made)
+    asked = click.get_current_context().get_parameter_source("partitions") is not click.core.ParameterSource.DEFAULT
+    for report in made:
+        # Not the dead letters', which has one: the delay topic alone is made with this number.
+        if asked and report.name == cluster.topic and report.partitions != partitions:
+            out.warn(
+                f"{report.name} has {count(report.partitions, 'partition')}, not {partitions:,}: --partitions is for a "
+                "topic that is made, and changes none that exists"
+            )
     wrong = sum(len(report.wrong) for report in made)
     if wrong:
         raise Failure("partly", f"{count(wrong, 'setting is', 'settings are')} wrong", hint="--alter changes them")

@@ -260,14 +260,14 @@ def _fields(record: WaitingRecord) -> dict[str, Any]:
     return {
         "id": record.id, "topic": record.topic, "partition": record.partition, "offset": record.offset,
         "due": iso(record.due_us), "due_us": record.due_us, "target": record.target,
-        **_text("key", record.key), **_text("payload", record.value), **_text("target_key", record.target_key),
+        **as_text("key", record.key), **as_text("payload", record.value), **as_text("target_key", record.target_key),
         "target_partition": record.target_partition,
         "headers": {n: None if value is None else value.decode("utf-8", "replace") for n, value in record.headers},
         "fate": record.fate, "reason": record.reason, "timestamp_ms": record.timestamp_ms,
     }  # fmt: skip
 
 
-def _text(name: str, value: bytes | None) -> dict[str, str | None]:
+def as_text(name: str, value: bytes | None) -> dict[str, str | None]:
     """Return bytes as text, or as base64 under another name."""
     if value is None:
         return {name: None}

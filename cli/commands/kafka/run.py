@@ -58,7 +58,11 @@ log = logging.getLogger("filewheel.kafka")
     "--listen", default="", metavar="HOST:PORT",
     help="Answer /metrics (Prometheus) and /health here, e.g. 127.0.0.1:9464.  [default: nowhere]",
 )  # fmt: skip
-@click.option("--horizon", type=DURATION, metavar="DUR", help="The longest delay; a longer one is a dead letter.")
+@click.option("--horizon", type=DURATION, metavar="DUR", help="The longest delay of a record.")
+@click.option(
+    "--on-horizon", type=click.Choice(["dead-letter", "roll"]), default="dead-letter", show_default=True,
+    help="A longer delay than --horizon: a dead letter, or back to the delay topic when that has passed.",
+)  # fmt: skip
 @click.option("--default-target", default="", metavar="TOPIC", help="The target of records that name none.")
 @click.option(
     "--keyed", is_flag=True, help="A record replaces the one that waits with its key; without value: cancels."
@@ -80,17 +84,19 @@ def run(
     on_missing_target: Literal["put-back", "retry", "dead-letter"] | None,
     listen: str,
     horizon: int | None,
+    on_horizon: Literal["dead-letter", "roll"],
     default_target: str,
     keyed: bool,
     accept_options: bool,
 ) -> None:
     """Run one node of the delay service, until SIGTERM or Ctrl-C.
 
-    Nodes of one --group share the partitions. All need the same --exactly-once, --horizon, --default-target, --keyed
-    and --on-target-error. On stderr it has a line for each partition that it takes over or gives away, and for each
-    failure; with -q only those. The first signal lets the records under way arrive and exits with 0; a second one
-    leaves at once, and other nodes take over after the session time-out. With --listen, /metrics is the text that
-    Prometheus scrapes, and /health is 200 or 503 with the reasons in JSON; anyone who reaches the address can read it.
+    Nodes of one --group share the partitions. All need the same --exactly-once, --horizon, --on-horizon,
+    --default-target, --keyed and --on-target-error. On stderr it has a line for each partition that it takes over
+    or gives away, and for each failure; with -q only those. The first signal lets the records under way arrive and
+    exits with 0; a second one leaves at once, and other nodes take over after the session time-out. With --listen,
+    /metrics is the text that Prometheus scrapes, and /health is 200 or 503 with the reasons in JSON; anyone who
+    reaches the address can read it.
     """
     policy = Policy(
         cluster.topic, default_target=default_target, horizon_s=None if horizon is None else horizon / US_PER_S,

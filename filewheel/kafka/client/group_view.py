@@ -14,7 +14,7 @@ from typing import Any
 
 from filewheel.bridges.extra import need
 from filewheel.errors import ClusterError, MissingTopic, NoBroker, NotAllowed
-from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
+from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, listed, made
 
 ANSWER_S = 10.0
 
@@ -58,10 +58,7 @@ class GroupView:
         return View(self._ranges(partitions), self._committed(), self._members())
 
     def _partitions(self) -> list[int]:
-        try:
-            found = self._admin.list_topics(timeout=ANSWER_S).topics
-        except self._client.KafkaException as exc:
-            raise cluster_error(error_of(exc), self._address) from exc
+        found = listed(self._admin, self._topic, self._address, ANSWER_S)
         if self._topic not in found:
             served = [name.removesuffix(".cursor") for name in found if name.endswith(".cursor")]
             close = difflib.get_close_matches(self._topic, served, 1)

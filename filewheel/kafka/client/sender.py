@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import Closed, ClusterError, FilewheelError, MissingTopic, NoBroker, Reentered, TooLarge
-from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
+from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, listed, made
 from filewheel.kafka.records.record import Outgoing
 from filewheel.message import US_PER_S
 
@@ -27,8 +27,6 @@ SLICE_S = 0.1
 """The longest wait inside of the client: Ctrl-C is noticed after it."""
 ROOM_S = 0.01
 QUEUE_KB = 65_536
-NEW_TOPIC_S = (0.2, 0.5, 1.0)
-"""The waits before a missing topic is asked for again."""
 _UNSENT = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
 _TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE"})
 
@@ -81,17 +79,10 @@ class Sender:
 
     def check(self) -> None:
         """Return once the delay topic was found. Raises NoBroker, MissingTopic, NotAllowed, ClusterError."""
-        for wait_s in (*NEW_TOPIC_S, 0.0):
-            try:
-                found = self._producer.list_topics(timeout=self.timeout_s)  # of one topic, a broker might make it
-            except self._client.KafkaException as exc:
-                raise cluster_error(error_of(exc), self._address) from exc
-            if self.topic in found.topics:
-                break
-            threading.Event().wait(wait_s)  # made a moment ago, and this broker does not know it yet
-        else:
+        found = listed(self._producer, self.topic, self._address, self.timeout_s)
+        if self.topic not in found:
             raise self._missing(f"there is no topic {self.topic}")
-        error = found.topics[self.topic].error
+        error = found[self.topic].error
         if error is not None:
             raise cluster_error(error, self.topic)
 

@@ -6,6 +6,7 @@ Invariant: an error that is not known here is nobody's fault: the unit is tried 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
 log = logging.getLogger("filewheel.kafka.client")
+NEW_TOPIC_S = (0.2, 0.5, 1.0)
+"""The waits before a missing topic is asked for again."""
 client_log = QuietLog(log)
 """The logger of each client."""
 
@@ -96,3 +99,19 @@ def error_of(exc: BaseException) -> KafkaError:
         exc = exc.__cause__
     error: KafkaError = exc.args[0]
     return error
+
+
+def listed(handle: Any, topic: str, address: str, timeout_s: float) -> Mapping[str, Any]:
+    """Return all topics of a cluster. A broker may not know one yet that was made a moment ago: it is asked again.
+
+    Of one topic alone, a broker might make it. Raises NoBroker, NotAllowed, ClusterError.
+    """
+    for wait_s in (*NEW_TOPIC_S, 0.0):
+        try:
+            found: Mapping[str, Any] = handle.list_topics(timeout=timeout_s).topics
+        except client().KafkaException as exc:
+            raise cluster_error(error_of(exc), address) from exc
+        if topic in found:
+            break
+        threading.Event().wait(wait_s)
+    return found

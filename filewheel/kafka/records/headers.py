@@ -181,7 +181,7 @@ def _delayed(record: Record, policy: Policy) -> Delayed:
     if horizon_ms is not None and due_ms - record.timestamp_ms > horizon_ms:  # mutant: kafka-no-horizon
         if record.timestamp_ms <= NO_TIMESTAMP:
             raise Malformed("it has no timestamp, from which the horizon counts")
-        if policy.beyond_horizon == "dead-letter":
+        if policy.on_horizon == "dead-letter":
             raise Malformed(
                 f"{_TOO_LATE}{(due_ms - record.timestamp_ms) // 1000} s after its timestamp; the horizon "
                 f"of this topic is {policy.horizon_s:g} s"

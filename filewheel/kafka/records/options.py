@@ -19,7 +19,7 @@ from filewheel.errors import BadArgument
 TOPIC_CHARS_MAX = 249
 _TOPIC = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_CHARS_MAX}}}")
 
-BeyondHorizon = Literal["dead-letter", "roll"]
+OnHorizon = Literal["dead-letter", "roll"]
 OnTargetError = Literal["retry", "dead-letter", "put-back"]
 OnMissingTarget = Literal["", "retry", "dead-letter", "put-back"]
 
@@ -41,7 +41,7 @@ class Policy:
     """The target of a record that names none. Empty: such a record is a dead letter."""
     horizon_s: float | None = None
     """The longest wait, from the record's timestamp. The delay topic must keep its records longer than this."""
-    beyond_horizon: BeyondHorizon = "dead-letter"
+    on_horizon: OnHorizon = "dead-letter"
     """What happens to a longer wait: a dead letter, or it waits as long as allowed and goes back to the delay topic."""
     on_target_error: OnTargetError = "retry"
     """What happens when a target refuses a record: again until it succeeds (its partition waits), a dead letter, or
@@ -76,7 +76,7 @@ class Policy:
                 raise BadArgument(f"{name} is {getattr(self, name)!r}, which this service itself reads")
         if self.horizon_s is not None:
             check_number("horizon_s", self.horizon_s)
-        check_choice("beyond_horizon", self.beyond_horizon, ("dead-letter", "roll"))
+        check_choice("on_horizon", self.on_horizon, ("dead-letter", "roll"))
         check_choice("on_target_error", self.on_target_error, ("retry", "dead-letter", "put-back"))
         check_choice("on_missing_target", self.on_missing_target, ("retry", "dead-letter", "put-back"))
         check_number("put_back_s", self.put_back_s)
@@ -88,8 +88,8 @@ class Policy:
         for name in ("on_target_error", "on_missing_target"):
             if self.keyed and getattr(self, name) == "put-back":
                 raise BadArgument(f"keyed and {name}='put-back' exclude each other", hint="retry or dead-letter")
-        if self.keyed and self.beyond_horizon == "roll":
-            raise BadArgument("keyed and beyond_horizon='roll' exclude each other", hint="dead-letter")
+        if self.keyed and self.on_horizon == "roll":
+            raise BadArgument("keyed and on_horizon='roll' exclude each other", hint="dead-letter")
 
     @property
     def for_missing_target(self) -> Policy:
@@ -101,7 +101,7 @@ class Policy:
     @property
     def digest(self) -> str:
         """Return what tells the options from others that give a record another due, target or fate."""
-        fields = [self.horizon_ms, self.beyond_horizon, self.default_target, self.keyed]
+        fields = [self.horizon_ms, self.on_horizon, self.default_target, self.keyed]
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:12]
 
     @property
