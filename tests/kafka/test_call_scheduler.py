@@ -370,6 +370,22 @@ def test_outcomes_that_are_not_produced_yet_bound_the_calls_in_hand(cluster: Cal
     assert len(ran) == 4
 
 
+def test_a_flood_of_records_that_are_no_calls_is_read_no_faster_than_it_can_be_buried(cluster: CallCluster) -> None:
+    scheduler = a_scheduler(cluster, in_flight=10)
+    worker = Worker(scheduler, cluster)
+    cluster.refuses = {"calls.dead"}
+    for _ in range(5000):
+        cluster.append(Outgoing("calls", None, b"?", []))
+    for _ in range(10):
+        worker.turn()
+    assert worker.source.paused == {0, 1}
+    assert sum(worker.source.next.values()) <= 2000
+    cluster.refuses = set()
+    for _ in range(30):
+        worker.after(11)
+    assert len(cluster.dead()) == 5000
+
+
 def test_an_outcome_that_waits_is_not_produced_after_its_partition_went_away() -> None:
     cluster = a_cluster()
     scheduler = a_scheduler(cluster)

@@ -92,7 +92,7 @@ class Worker:
 
     def killed(self) -> None:
         """Leave the group as a killed process does: without a word."""
-        self.keeper._sink.close()
+        self.keeper._outbox.close()
         self.cluster.expire(self.source)
 
 

@@ -3,5 +3,5 @@
 It puts the dispatcher and the runners of `filewheel.scheduling` on a consumer group in place of a wheel. A module
 imports only from those to its left:
 
-    call progress transport refused | keeper occurrences | engine | scheduler
+    call progress transport refused | outbox | keeper occurrences | engine | scheduler
 """

@@ -3,8 +3,7 @@
 A record that was read waits here until the dispatcher claims it. Once its call ended, the records of the outcome are
 produced; only then its offset counts as done, and is committed later. A crash at any point leaves an offset that is not
 done, so the next owner of the partition runs the call again.
-Owns the source, the sink, and the progress of each owned partition. One thread uses it, except for `begin`, `wake` and
-the answers of the sink.
+Owns the source, the outbox, and the progress of each owned partition. One thread uses it, but for `begin` and `wake`.
 Invariants: an offset is done only after the cluster confirmed what its call ended with; nothing of a partition that
 was given away is produced or committed.
 """
@@ -15,18 +14,16 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 from filewheel.env import Clock
 from filewheel.errors import Damaged
 from filewheel.format.settings import Sync
 from filewheel.journal.settlement import Settlement
-from filewheel.kafka.node.transport import BEGINNING, End, Outcome
+from filewheel.kafka.node.transport import BEGINNING
 from filewheel.kafka.records.record import Outgoing, Record
 from filewheel.kafka.scheduling.call import CallTopics, dead_of_record, message_of, record_of, records_of
-from filewheel.kafka.scheduling.progress import Position, Progress, is_done
+from filewheel.kafka.scheduling.outbox import Outbox, Place
+from filewheel.kafka.scheduling.progress import Position, Progress
 from filewheel.kafka.scheduling.transport import CallTransport
 from filewheel.message import US_PER_S, Message, MessageId
 
@@ -39,28 +36,8 @@ READ = 500
 COMMIT_US = US_PER_S
 COMMIT_AGAIN_US = 10 * US_PER_S
 """How often all positions are committed, also those that did not change."""
-BACK_OFF_US = 100_000
-"""The first wait after an outcome that was not produced; each next one doubles it."""
-BACK_OFF_MAX_US = 10 * US_PER_S
 DRAIN_US = 5 * US_PER_S
 """How long running calls of a partition may end before it is given away."""
-
-Place = tuple[Progress, int]
-
-
-@dataclass(slots=True, eq=False)
-class _Ending:
-    """The end of a call that is not confirmed yet."""
-
-    records: list[Outgoing]
-    places: list[Place]
-    """The offsets that it ends: one, or more for a record that was produced twice. None for a planted occurrence."""
-    retry_us: int = 0
-    back_off_us: int = BACK_OFF_US
-
-    @property
-    def is_ours(self) -> bool:
-        return not self.places or any(progress.is_owned for progress, _ in self.places)
 
 
 class CallKeeper:
@@ -88,21 +65,13 @@ class CallKeeper:
         self._paused: set[int] = set()
         self._held: dict[bytes, tuple[Message, list[Place]]] = {}
         self._begun: set[bytes] = set()
-        self._endings: deque[_Ending] = deque()
-        """Not sent, or to be sent again."""
-        self._sent: set[_Ending] = set()
-        self._answers: deque[tuple[list[_Ending], Outcome]] = deque()
-        """Appended to by the sink's thread."""
-        self._undecided: list[_Ending] = []
-        self._group: Any = None
-        """This member and its generation, for the sink."""
         self._committed: dict[int, Position] = {}
         self._commit_us = self._again_us = 0
         self._awake = threading.Event()
         self.on_drain: Callable[[], object] = lambda: None
         """Called repeatedly while a partition is to be given away: takes outcomes of ended calls."""
         self.has_polled = False
-        self._sink = transport.sink()
+        self._outbox = Outbox(transport.sink(), clock, self.wake)
         self._source = transport.source(self)
 
     # -- what the dispatcher asks (scheduling/claims.py) -------------------------------------------------------
@@ -116,7 +85,7 @@ class CallKeeper:
 
     def claim(self, limit: int, *, at_most: Mapping[str, int], begun: bool) -> list[Message]:
         """Return up to `limit` calls, in turn from each partition. `at_most` is not needed: no handler has a limit."""
-        limit = min(limit, self._in_flight - len(self._endings) - len(self._sent))  # mutant: kafka-unwritten-grows
+        limit = min(limit, self._in_flight - len(self._outbox))  # mutant: kafka-unwritten-grows
         claimed: list[Message] = []
         queues = [(self._partitions[p], queue) for p, queue in self._waiting.items() if queue]
         while queues and len(claimed) < limit:
@@ -173,10 +142,7 @@ class CallKeeper:
         if held is None:
             log.info("a call ended after its partition went to another worker, which runs it again")
             return
-        if records or self._sink.exactly_once:
-            self._endings.append(_Ending(records, held[1]))
-        else:
-            _finish(held[1])
+        self._outbox.add(records, held[1])
 
     def holds(self, id_: bytes, /) -> bool:
         """Return whether a call is claimed and has not ended."""
@@ -210,7 +176,6 @@ class CallKeeper:
             self._source.start(partition, BEGINNING)
         for error in polled.errors:
             log.warning("%s", error)
-        self._look_at_group()
         self._write()
         self._pause()
         self._commit()
@@ -224,7 +189,7 @@ class CallKeeper:
         except Damaged as exc:
             log.error("%s [%d] %d is a dead letter: %s", self._topics.calls, record.partition, record.offset, exc)
             letter = dead_of_record(record, exc.what, self._topics)
-            self._endings.append(_Ending([letter], [(progress, record.offset)]))
+            self._outbox.add([letter], [(progress, record.offset)])
             return
         self._waiting[record.partition].append((record.offset, message))
 
@@ -232,105 +197,25 @@ class CallKeeper:
         """Pause partitions with enough to do, so that the poll goes on whatever the handlers do."""
         for partition, progress in self._partitions.items():
             waits = len(self._waiting[partition])
-            if partition not in self._paused and (waits >= READ or progress.is_full):
+            is_full = progress.is_full or len(self._outbox) >= self._in_flight  # mutant: kafka-outbox-grows
+            if partition not in self._paused and (waits >= READ or is_full):
                 self._paused.add(partition)
                 self._source.pause(partition)
-            elif partition in self._paused and waits < READ // 2 and not progress.is_full:
+            elif partition in self._paused and waits < READ // 2 and not is_full:
                 self._paused.discard(partition)
                 self._source.resume(partition)
 
-    # -- outcomes ----------------------------------------------------------------------------------------------
-
-    def _write(self) -> None:
-        """Take the answers, and send what is to be sent."""
-        while self._answers:
-            self._answered(*self._answers.popleft())
-        if self._undecided:
-            self._decide()
-        self._endings = deque(e for e in self._endings if e.is_ours)  # mutant: kafka-revoked-is-written
-        now_us = self._clock.steady_us()
-        ready = [e for e in self._endings if e.retry_us <= now_us]
-        if not ready or (self._sink.exactly_once and (self._sent or self._undecided)):
-            return
-        self._endings = deque(e for e in self._endings if e.retry_us > now_us)
-        if self._sink.exactly_once:
-            self._send(ready, self._positions(ready))
-        else:
-            for ending in ready:
-                self._send([ending], {})
-
-    def _send(self, unit: list[_Ending], positions: Mapping[int, Position]) -> None:
-        self._sent.update(unit)
-        self._look_at_group()
-        records = [record for ending in unit for record in ending.records]
-        self._sink.send(records, positions, lambda: self._group, partial(self._answer, unit))
-
-    def _look_at_group(self) -> None:
-        """Ask for this member's generation: only the thread that polls may, and the sink's needs it later."""
-        if self._sink.exactly_once:
-            self._group = self._source.group()  # mutant: kafka-generation-kept
-
-    def _answer(self, unit: list[_Ending], outcome: Outcome) -> None:
-        """Note an outcome. On any thread."""
-        self._answers.append((unit, outcome))
-        self.wake()
-
-    def _answered(self, unit: list[_Ending], outcome: Outcome) -> None:
-        self._sent.difference_update(unit)
-        if outcome.end is End.DELIVERED:
-            for ending in unit:
-                _finish(ending.places)
-            return
-        log.warning("the outcomes of %d calls were not produced: %s; again later", len(unit), outcome.reason)
-        if outcome.end in (End.UNDECIDED, End.FENCED) and self._sink.exactly_once:
-            self._undecided = unit  # mutant: kafka-undecided-again
-            return
-        if self._sink.exactly_once:
-            self._again_apart(unit, outcome)
-            return
-        (ending,) = unit
-        ending.records = [ending.records[n] for n in sorted(outcome.left)]  # mutant: kafka-left-forgotten
-        self._again(ending)
-
-    def _again_apart(self, unit: list[_Ending], outcome: Outcome) -> None:
-        """Send a unit again: what was refused waits, and the rest does not wait for it."""
-        first = 0
-        for ending in unit:
-            refused = any(first <= n < first + len(ending.records) for n in outcome.refused)
-            first += len(ending.records)
-            if refused or not outcome.refused:
-                self._again(ending)
-            else:
-                self._endings.appendleft(ending)
-
-    def _again(self, ending: _Ending) -> None:
-        ending.retry_us = self._clock.steady_us() + ending.back_off_us
-        ending.back_off_us = min(ending.back_off_us * 2, BACK_OFF_MAX_US)
-        self._endings.append(ending)
-
-    def _decide(self) -> None:
-        """Ask the group how a transaction ended whose answer was lost: its positions are there, or they are not."""
-        places = {number: progress for number, progress in self._partitions.items() if progress.is_owned}
-        found = self._source.committed(list(places))
-        if found is None:
-            return
-        numbers = {progress: number for number, progress in places.items()}
-        unit, self._undecided = self._undecided, []
-        for ending in unit:
-            ours = [(found.get(numbers[p]), p, n) for p, n in ending.places if p in numbers]
-            if ours and all(is_done(place and Position(*place), n) for place, _, n in ours):
-                _finish(ending.places)
-            elif ours or not ending.places:
-                self._endings.append(ending)
-
     # -- positions ---------------------------------------------------------------------------------------------
 
-    def _positions(self, unit: Sequence[_Ending] = ()) -> dict[int, Position]:
-        """Return the positions that differ from what was committed, as if these endings were done."""
+    def _write(self) -> None:
+        """Send what calls ended with, and take the answers."""
+        self._outbox.pump(self._source, self._partitions, self._positions)
+
+    def _positions(self, places: Sequence[Place] = ()) -> dict[int, Position]:
+        """Return the positions that differ from what was committed, as if the calls at these places were done."""
         also: dict[Progress, set[int]] = {}
-        for ending in unit:
-            for progress, offset in ending.places:
-                also.setdefault(progress, set()).add(offset)
+        for progress, offset in places:
+            also.setdefault(progress, set()).add(offset)
         found = {
             number: progress.position(frozenset(also.get(progress, ())))
             for number, progress in self._partitions.items()
@@ -340,7 +225,7 @@ class CallKeeper:
 
     def _commit(self, *, wait: bool = False) -> None:
         now_us = self._clock.steady_us()
-        if self._sink.exactly_once or (now_us < self._commit_us and not wait):
+        if self._outbox.exactly_once or (now_us < self._commit_us and not wait):
             return
         self._commit_us = now_us + COMMIT_US
         if wait or now_us >= self._again_us:  # mutant: kafka-lost-commit-believed
@@ -362,7 +247,8 @@ class CallKeeper:
     def plant(self) -> None:
         """Produce the next occurrence of each declared schedule; it takes the place of the one that waits."""
         now_us = self.now_us()
-        self._endings += (_Ending([record_of(m, self._topics, now_us)], []) for m in self._plants(now_us))
+        for message in self._plants(now_us):
+            self._outbox.add([record_of(message, self._topics, now_us)], [])
 
     def _start_coming(self) -> None:
         if not self._coming:
@@ -397,8 +283,7 @@ class CallKeeper:
     def _concerns(self, gone: set[Progress | None]) -> bool:
         """Return whether calls of these partitions run, or their outcomes are on the way."""
         held = (places for _, places in self._held.values())
-        endings = (e.places for e in (*self._endings, *self._sent, *self._undecided))
-        return any(progress in gone for places in (*held, *endings) for progress, _ in places)
+        return any(progress in gone for places in (*held, *self._outbox.places()) for progress, _ in places)
 
     def lost(self, partitions: Sequence[int]) -> None:
         """Forget partitions: what runs is not produced, because their new owner runs it again."""
@@ -418,9 +303,4 @@ class CallKeeper:
         """Leave the group, after what ended was produced; it gets some seconds. Calls that run will run again."""
         self._begun.clear()
         self._source.close()
-        self._sink.close()
-
-
-def _finish(places: Sequence[Place]) -> None:
-    for progress, offset in places:
-        progress.finish(offset)
+        self._outbox.close()

@@ -31,6 +31,8 @@ MUTANTS: list[Mutant] = [
       f"{SCHEDULER}test_a_worker_that_leaves_finishes_what_runs_and_leaves_the_rest"),
     m("kafka-lost-commit-believed", "C", NEVER, "positions are committed again, because a refused commit is not heard",
       f"{SCHEDULER}test_a_commit_that_the_group_refused_unheard_is_repeated"),
+    m("kafka-outbox-grows", "C", becomes("is_full = progress.is_full"), "dead letters that are not produced yet stop the reading",
+      f"{SCHEDULER}test_a_flood_of_records_that_are_no_calls_is_read_no_faster_than_it_can_be_buried"),
     m("kafka-left-forgotten", "C", DROP, "of an outcome only the records that were refused are produced again",
       f"{SCHEDULER}test_what_was_produced_of_an_outcome_is_not_produced_again"),
     m("kafka-limits-accepted", "C", NEVER, "a limit that would hold for one worker only is refused",
