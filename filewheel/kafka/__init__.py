@@ -14,7 +14,7 @@ from filewheel.kafka.dead import DeadLetter, dead_letters
 from filewheel.kafka.levels.naming import Level, level_for, parse_levels
 from filewheel.kafka.levels.service import LevelService, LevelStatus
 from filewheel.kafka.node.health import Health, Problem
-from filewheel.kafka.node.listen import Listener, Observed
+from filewheel.kafka.node.listen import Listener, Observed, address_of
 from filewheel.kafka.node.service import DelayService, PartitionStatus
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.produce.async_producer import AsyncDelayProducer
@@ -47,6 +47,7 @@ __all__ = [
     "Settings",
     "TopicReport",
     "WaitingRecord",
+    "address_of",
     "check_keyed",
     "dead_letters",
     "delay_service",

@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from filewheel.checks import check_choice
 from filewheel.env import SYSTEM_CLOCK, Clock
@@ -24,7 +24,6 @@ from filewheel.kafka.node.rules import Rules
 from filewheel.kafka.node.service import DelayService
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.node.tally import Tally
-from filewheel.kafka.node.transport import Topics
 from filewheel.kafka.node.upkeep import Kept
 from filewheel.kafka.partition.data_lock import DataLock
 from filewheel.kafka.partition.partition import Partition
@@ -33,6 +32,8 @@ from filewheel.kafka.records.options import Policy
 from filewheel.message import US_PER_S
 
 log = logging.getLogger("filewheel.kafka")
+
+T_co = TypeVar("T_co", covariant=True)
 
 ASK_S = 2.0
 """How long one question for a broker takes while none answers."""
@@ -62,7 +63,7 @@ def delay_service(
     transport = ConfluentTransport(
         config, policy, group=group, node=node, exactly_once=settings.exactly_once, session_s=settings.session_s
     )
-    topics = _topics_when_there(transport) if waits else transport.check()
+    topics = _when_there(transport) if waits else transport.check()
     lock = DataLock(data, policy.topic)
     rules = Rules(policy, node, topics.topic_id)
 
@@ -82,7 +83,13 @@ def delay_service(
     return service
 
 
-def _topics_when_there(transport: ConfluentTransport, clock: Clock = SYSTEM_CLOCK) -> Topics:
+class _Checked(Protocol[T_co]):
+    answer_s: float
+
+    def check(self) -> T_co: ...
+
+
+def _when_there(transport: _Checked[T_co], clock: Clock = SYSTEM_CLOCK) -> T_co:
     """Return what the cluster has once a broker answers. A signal is handled between two questions."""
     say_us = 0
     usual_s, transport.answer_s = transport.answer_s, ASK_S
@@ -108,10 +115,12 @@ def level_service(
     node: str,
     default_target: str = "",
     on_target_error: Literal["retry", "dead-letter"] = "retry",
+    waits: bool = False,
 ) -> LevelService:
     """Return a service that forwards the records of the topics of levels; its `run` serves. It keeps nothing on disk.
 
-    `topic` is the first part of the topics' names, as in `delays.5s`; `parse_levels("5s,1m")` makes levels.
+    `topic` is the first part of the topics' names, as in `delays.5s`; `parse_levels("5s,1m")` makes levels. With
+    `waits`, wait until a broker answers, for ever.
 
     Raises BadArgument without levels or without confluent-kafka; NoBroker, MissingTopic, NotAllowed.
     """
@@ -125,5 +134,8 @@ def level_service(
     names = ",".join(level.name for level in levels)
     init = f"filewheel kafka init --bootstrap {config.get('bootstrap.servers', '')} --topic {topic} --levels {names}"
     transport = ConfluentLevels(config, list(rules), policy.dead_letter_topic, group=group, node=node, init=init)
-    transport.check()
+    if waits:
+        _when_there(transport)
+    else:
+        transport.check()
     return LevelService(transport, rules)

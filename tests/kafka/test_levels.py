@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from filewheel import BadArgument
+from filewheel import BadArgument, NoBroker
 from filewheel.kafka import LevelService, level_service, make_level_topics
+from filewheel.kafka.client.level_client import ConfluentLevels
 from filewheel.kafka.levels.loop import COMMIT_S, LevelLoop
 from filewheel.kafka.levels.naming import Level, level_for, parse_levels
 from filewheel.kafka.levels.queue import BYTES_MAX, RECORDS_MAX
@@ -423,6 +424,30 @@ def test_wrong_levels_are_refused_before_the_cluster_is_asked(levels: str, why: 
     assert why in result.err
     if levels:
         assert invoke("kafka", "init", "-b", "127.0.0.1:1", "-t", "delays", "--levels", levels).code == 2
+
+
+@pytest.mark.parametrize("verb", [("levels", "--levels", "5s"), ("run", "--data", "data")])
+def test_a_wrong_address_to_listen_at_is_refused_before_a_broker_is_waited_for(verb: tuple[str, ...]) -> None:
+    result = invoke("kafka", verb[0], "-b", "127.0.0.1:1", "-t", "delays", *verb[1:], "--listen", "nowhere")
+    assert result.code == 2
+    assert "'nowhere' is no address to listen at" in result.err
+
+
+def test_a_service_that_waits_begins_when_a_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("confluent_kafka")
+    answers: list[Exception | None] = [NoBroker("nobody answers"), NoBroker("nobody answers"), None]
+
+    def check(transport: ConfluentLevels) -> None:
+        answer = answers.pop(0)
+        if answer is not None:
+            raise answer
+
+    monkeypatch.setattr(ConfluentLevels, "check", check)
+    config = {"bootstrap.servers": "127.0.0.1:1"}
+    with pytest.raises(NoBroker):
+        level_service(config, "delays", parse_levels("5s"), group="g", node="n")
+    assert level_service(config, "delays", parse_levels("5s"), group="g", node="n", waits=True).status() == []
+    assert not answers
 
 
 def test_a_retention_shorter_than_a_level_is_refused() -> None:

@@ -79,7 +79,7 @@ def test_a_node_waits_for_a_broker_and_says_so_every_half_minute(
 
     late: Any = Late()
     with caplog.at_level(logging.WARNING, "filewheel.kafka"):
-        assert assemble._topics_when_there(late, clock).partitions == 3
+        assert assemble._when_there(late, clock).partitions == 3
     assert [r.getMessage() for r in caplog.records] == ["127.0.0.1:1: no answer; waiting for a broker"] * 3
     assert (late.answer_s, late.asked) == (10.0, 30)
 
@@ -93,7 +93,7 @@ def test_a_missing_topic_is_not_waited_for() -> None:
 
     empty: Any = Empty()
     with pytest.raises(MissingTopic):
-        assemble._topics_when_there(empty, FakeClock(0))
+        assemble._when_there(empty, FakeClock(0))
 
 
 @needs_client

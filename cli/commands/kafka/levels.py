@@ -17,7 +17,7 @@ from ...show.logs import log_lines
 from ...show.output import Output
 from ...signals import Abort, Quit, Stop
 from .cluster import Cluster, kafka_verb
-from .listening import listening
+from .listening import check_address, listening
 
 log = logging.getLogger("filewheel.kafka")
 
@@ -59,11 +59,13 @@ def levels(
     SIGTERM and Ctrl-C let the records under way arrive, and exit with 0.
     """
     name = node or socket.gethostname()
+    check_address(listen)
     with log_lines(out, logging.WARNING if out.quiet else logging.INFO), Stop() as stop:
         try:
             service = level_service(
                 cluster.config, cluster.topic, parse_levels(levels), group=group or f"filewheel-{cluster.topic}.levels",
                 node=name, default_target=default_target, on_target_error=on_target_error,
+                waits=True,
             )  # fmt: skip
             log.info("node %s, process %d: forwards %s", name, os.getpid(), levels)
             stop.wakes(service.stop)

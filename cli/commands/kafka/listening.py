@@ -6,9 +6,15 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping
 
-from filewheel.kafka import Listener, Observed
+from filewheel.kafka import Listener, Observed, address_of
 
 log = logging.getLogger("filewheel.kafka")
+
+
+def check_address(text: str) -> None:
+    """Raise BadArgument unless it is an address to listen at, or empty: before a broker is waited for."""
+    if text:
+        address_of(text)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from ...show.output import Output
 from ...signals import Abort, Quit, Stop
 from ...times import US_PER_S
 from .cluster import Cluster, kafka_verb
-from .listening import listening
+from .listening import check_address, listening
 
 log = logging.getLogger("filewheel.kafka")
 
@@ -104,6 +104,7 @@ def run(
     )  # fmt: skip
     settings = Settings(exactly_once=exactly_once, standby=standby, on_gap=on_gap, accept_options=accept_options)
     name = node or socket.gethostname()
+    check_address(listen)
     with log_lines(out, logging.WARNING if out.quiet else logging.INFO), Stop() as stop:
         try:
             service = delay_service(

@@ -49,12 +49,14 @@ class ConfluentLevels:
         self._dead_letter_topic = dead_letter_topic
         self._group = group
         self._init = init
+        self.answer_s = ANSWER_S
+        """How long `check` waits for a broker."""
 
     def check(self) -> None:
         """Raise NoBroker, MissingTopic or NotAllowed unless all topics are there."""
         needed = [*self._topics, self._dead_letter_topic]
         for wait_s in (*NEW_TOPIC_S, 0.0):
-            found = self._admin.topics(str(self._config.get("bootstrap.servers", "")), ANSWER_S).topics
+            found = self._admin.topics(str(self._config.get("bootstrap.servers", "")), self.answer_s).topics
             missing = [name for name in needed if name not in found]
             if not missing:
                 break
