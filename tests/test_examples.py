@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -252,6 +253,35 @@ def test_a_step_that_fails_is_tried_again_and_the_steps_before_it_are_not(tmp_pa
     assert done.code == 0, done
     with Wheel(tmp_path / "nightly.wheel") as wheel:
         assert [(m.topic, m.attempt) for m in wheel.list()] == [("publish", 1), ("collect", 0)]
+
+
+# -- idle server -------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_says_nothing_is_closed_and_one_that_talks_is_not(tmp_path: Path) -> None:
+    with stopped(example("idle_server.py", "serve", 0, "--idle", 2, cwd=tmp_path)) as server:
+        port = int(line_of(server).removeprefix("port ").partition(",")[0])
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as idle:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as talking:
+                idle.settimeout(0.01)
+                answers = 0
+                while True:  # until the idle one is closed; the other one talks all the time
+                    talking.sendall(b"ping")
+                    assert talking.recv(4) == b"ping"
+                    answers += 1
+                    try:
+                        assert idle.recv(1) == b""
+                        break
+                    except TimeoutError:
+                        continue
+        assert answers > 1
+
+
+def test_all_simulated_connections_idle_out(tmp_path: Path) -> None:
+    command = ("simulate", 1000, "--idle", 0.2, "--requests", 2000)
+    done = finish(example("idle_server.py", *command, cwd=tmp_path))
+    assert done.code == 0, done
+    assert done.lines[-1].startswith("1000 closed after 0.2 s without a byte")
 
 
 def fires(process: subprocess.Popen[str], wheel: Path) -> bool:

@@ -20,6 +20,8 @@ from cli.timers.measure import Cost
 from tests.bench.timers.goals import Goal, goals
 
 SIZES = (1000, 10_000, 100_000, 1_000_000, 10_000_000)
+PAGE = Path(__file__).parents[3] / "docs" / "timers.md"
+BEGIN, END = "<!-- measured by python -m tests.bench.timers --docs -->\n", "\n<!-- end -->\n"
 QUICK = (1000, 10_000)
 
 
@@ -41,8 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     tell(f"{time.monotonic() - begun:.0f} s")
     if args.json:
         args.json.write_text(json.dumps(run | {"goals": [vars(goal) for goal in found]}, indent=1) + "\n")
-    if args.plots:
-        plot(run, args.plots)
+    if args.docs:
+        PAGE.write_text(filled(PAGE.read_text(), table(run) + "\n" + goal_table(found)))
+    for directory in [args.plots] * bool(args.plots) + [PAGE.parent / "benchmarks"] * args.docs:
+        plot(run, directory)
     return 0 if args.quick or all(goal.is_met is not False for goal in found) else 1
 
 
@@ -97,6 +101,15 @@ def goal_table(found: Sequence[Goal]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def filled(page: str, text: str) -> str:
+    """Return the page with the text between its two marks."""
+    head, begin, rest = page.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    assert begin, f"the page has no {BEGIN}"
+    assert end, f"the page has no {END}"
+    return f"{head}{begin}\n{text}{end}{tail}"
+
+
 def plot(run: dict[str, Any], directory: Path) -> None:
     """Draw the costs into a directory."""
     from cli.timers.plot import draw
@@ -120,6 +133,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-life", action="store_true", help="leave out the idle loop and the burst, 90 s")
     parser.add_argument("--seconds", type=float, default=0.5, help="how long each figure is measured")
     parser.add_argument("--json", type=Path, help="write the run here")
+    parser.add_argument("--docs", action="store_true", help="write the tables and the picture of docs/timers.md")
     parser.add_argument("--plots", type=Path, help="draw into this directory")
     return parser.parse_args(argv)
 

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from cli.timers.contestants import contestants
-from tests.bench.timers.__main__ import goal_table, table
+from tests.bench.timers.__main__ import PAGE, filled, goal_table, table
 from tests.bench.timers.child import burst
 from tests.bench.timers.goals import MANY, goals
 from tests.support import REPO
@@ -69,3 +69,11 @@ def test_a_burst_is_measured_to_its_last_timer() -> None:
 def test_no_two_contestants_have_one_name() -> None:
     names = [contestant.name for contestant in contestants()]
     assert len(set(names)) == len(names) >= 12
+
+
+def test_the_page_has_a_place_for_what_is_measured() -> None:
+    page = PAGE.read_text()
+    once = filled(page, "the table\n")
+    assert "the table" in once
+    assert filled(once, "the table\n") == once
+    assert once.partition("<!--")[0] == page.partition("<!--")[0]
