@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ INGEST, FIRE, REBUILD = 300_000, 200_000, 1_000_000
 RATE = 1_000
 """Records a second of the measures of lateness."""
 LATE_S = 10
+SESSION_S = 10.0
 QUIET_S = 1.0
 """A target at rest grew no more for this time."""
 
@@ -136,7 +138,8 @@ def late(cell: Cell) -> list[Metric]:
     cell.rest(count)
     used = server.cpu_s() - cpu
     found = cell.rig.arrived(cell.names, count)
-    return [*_lateness(found.late), _cost(used, count), *_wrong(found)]
+    size = Metric("broker", cell.rig.bytes_on_disk(cell.names) / count, "B", up=False)
+    return [*_lateness(found.late), _cost(used, count), size, *_wrong(found)]
 
 
 def live(cell: Cell) -> list[Metric]:
@@ -222,13 +225,19 @@ def takeover(cell: Cell) -> list[Metric]:
 
 
 def rebuild(cell: Cell) -> list[Metric]:
-    """A node that has no data begins to serve a million waiting records."""
+    """A node whose data was deleted serves a million waiting records again."""
     count = cell.count(REBUILD)
+    first = cell.ready()
     far = now_ms() + HOUR_MS
     cell.rig.produce(cell.names, (far + n % HOUR_MS for n in range(count)))
+    first.wait(lambda now: now["taken"] >= count, WAIT_S * 2)
+    first.end()
+    cell.servers.remove(first)
+    shutil.rmtree(cell.folder / "one")
+    time.sleep(SESSION_S + 1)  # the group waits for the dead member, which is no part of a rebuild
     begun = time.monotonic()
     server = cell.server()
-    ended = server.wait(lambda now: now["active"] >= PARTITIONS and now["taken"] >= count, WAIT_S * 2)
+    ended = server.wait(lambda now: now["active"] >= PARTITIONS, WAIT_S * 2)
     return [Metric("time", ended - begun, "s", up=False), _cost(server.cpu_s(), count)]
 
 
@@ -295,7 +304,7 @@ MEASURES = [
     Measure("live", "lateness of 1,000 a second that are produced meanwhile, as a reader sees them", live),
     Measure("live-2", "the same with two nodes", live_2),
     Measure("takeover", "one of two nodes is killed (-9)", takeover, "session time-out (10 s) and 2 s"),
-    Measure("rebuild", "a node without data serves 1,000,000 waiting records", rebuild),
+    Measure("rebuild", "a node whose data was deleted serves 1,000,000 waiting records again", rebuild),
     Measure("memory", "memory with many waiting records", memory, "flat"),
 ]
 BY_NAME = {measure.name: measure for measure in MEASURES}

@@ -31,7 +31,8 @@ def kafka_machine() -> dict[str, object]:
 
 def parts(run: Run) -> dict[str, str]:
     """Return the generated parts by name."""
-    return {"kafka-machine": machine_text(run), **{f"kafka-{m.name}": table(run, m) for m in MEASURES}}
+    samples = f"{machine_text(run)} [All samples](benchmarks/{RUN.name})."
+    return {"kafka-machine": samples, **{f"kafka-{m.name}": table(run, m) for m in MEASURES}}
 
 
 def filled(page: str, run: Run) -> str:

@@ -5,7 +5,6 @@ Invariant: no process of a side outlives the measure that started it.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -30,6 +29,7 @@ class Server:
 
     def __init__(self, command: list[str], log: Path, look: Callable[[], Mapping[str, float]] | None = None) -> None:
         self._out = log.open("ab")
+        self._begin = self._out.tell()  # what an earlier process wrote says nothing of this one
         self.log = log
         self._look = look or self._last_line
         self.process = subprocess.Popen(
@@ -81,7 +81,7 @@ class Server:
         """Read `FIGURES taken=1 fired=2` from the end of the log: what a process without /metrics prints."""
         size = self.log.stat().st_size
         with self.log.open("rb") as log:
-            log.seek(max(size - 4096, 0))
+            log.seek(max(size - 4096, self._begin))
             lines = log.read().decode(errors="replace").splitlines()
         for line in reversed(lines[:-1]):
             if line.startswith("FIGURES "):
@@ -121,9 +121,22 @@ class Filewheel:
             sys.executable, "-m", "cli", "kafka", "run", "-b", bootstrap, "-t", names.delay, "-d", str(folder / node),
             "--node", node, "--listen", address, *self.flags,
         ]  # fmt: skip
-        if os.environ.get("FILEWHEEL_BENCH_PROFILE"):
-            command[1:3] = ["-m", "tests.bench.kafka.profiled"]
         return Server(command, folder / f"{node}.log", lambda: _scraped(address))
+
+
+@dataclass(frozen=True)
+class PutBack:
+    """A process of putback.py."""
+
+    key: str
+    title: str
+    measures: frozenset[str] | None = None
+
+    def start(self, bootstrap: str, names: Names, folder: Path, node: str) -> Server:
+        """Start a process."""
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "tests.bench.kafka.putback", bootstrap, names.delay]
+        return Server(command, folder / f"{node}.log")
 
 
 def _scraped(address: str) -> Mapping[str, float]:

@@ -56,3 +56,12 @@ def test_a_process_without_metrics_is_read_from_its_log(tmp_path: Path) -> None:
         server.wait(lambda figures: figures == {"taken": 5, "fired": 2})
     finally:
         server.end()
+
+
+def test_figures_of_an_earlier_process_are_not_those_of_the_next(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("FIGURES taken=9\nthe end\n")
+    server = Server(["sh", "-c", "exec sleep 60"], tmp_path / "log")
+    try:
+        assert server.figures() == {}
+    finally:
+        server.end()
