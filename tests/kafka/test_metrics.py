@@ -512,3 +512,11 @@ def test_each_metric_that_the_alarms_of_the_page_name_exists() -> None:
     named = set(re.findall(r"filewheel_kafka_\w+", page))
     assert named <= known
     assert len(named) >= len(METERS)
+
+
+def test_the_page_names_each_kind_of_problem_with_its_severity() -> None:
+    page = (REPO / "docs" / "kafka.md").read_text(encoding="utf-8")
+    _, _, after = page.partition("| kind | severity | meaning |")
+    named = set(re.findall(r"^\| `(\w+)` \| (failing|warning) \|", after, re.MULTILINE))
+    source = (REPO / "filewheel" / "kafka" / "node" / "health.py").read_text(encoding="utf-8")
+    assert named == set(re.findall(r'Problem\("(\w+)", "(\w+)"', source))
