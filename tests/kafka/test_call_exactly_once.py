@@ -337,3 +337,29 @@ def test_a_producer_that_cannot_be_opened_is_tried_again(broker: Broker, monkeyp
     broker.loses = {"abort"}
     assert ended(broker, RECORDS, {}) == [End.DELIVERED] * 2
     assert broker.calls == ["init", "init", "abort", "delivered", "delivered"]
+
+
+def test_an_end_at_least_once_goes_through_the_present_producer() -> None:
+    from filewheel.kafka.client.call_transport import SharedCallSink
+
+    sent: list[tuple[str, bytes | None]] = []
+
+    class Shared:
+        is_broken = False
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def produce(self, record: Outgoing, answer: Any) -> bool:
+            sent.append((self.name, record.value))
+            answer(None, None)
+            return True
+
+    present: Any = [Shared("first")]
+    sink = SharedCallSink(lambda: present[-1])
+    ends: list[End] = []
+    for name in ("first", "second"):
+        present.append(Shared(name))  # a fatal error ended the one before
+        sink.send(RECORDS[:1], {}, lambda: None, lambda outcome: ends.append(outcome.end))
+    assert sent == [("first", b"retry"), ("second", b"retry")]
+    assert ends == [End.DELIVERED] * 2

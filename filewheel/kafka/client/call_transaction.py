@@ -145,8 +145,8 @@ class TransactionCallSink(TransactionSink):
             try:
                 self._producer = self._in_time(self._opened, LIMIT_S * 2)
                 return
-            except ClusterError as exc:
-                log.warning("%s; again in %g s", exc, pause_s)
+            except Exception as exc:  # whatever it is: the worker must not wait for its answer for ever
+                log.warning("%s; again in %g s", exc, pause_s, exc_info=not isinstance(exc, ClusterError))
                 self._closing.wait(pause_s)
                 pause_s = min(pause_s * 2, PAUSE_MAX_S)
 

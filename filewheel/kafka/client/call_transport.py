@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
 ANSWER_S = 30.0
+DELIVERY_MS = 25_000
 NEW_TOPIC_S = (0.2, 0.5, 1.0)
 TRANSACTION_MS = 15_000
 """A dead worker's open transaction keeps its calls from the next owner for this long, or until it is back."""
@@ -34,7 +35,8 @@ class SharedCallSink:
 
     exactly_once = False
 
-    def __init__(self, producer: SharedProducer) -> None:
+    def __init__(self, producer: Callable[[], SharedProducer]) -> None:
+        """`producer` returns the present one: a fatal error ends a producer, and another takes its place."""
         self._producer = producer
         self._is_closed = False
 
@@ -42,7 +44,7 @@ class SharedCallSink:
         self, records: Sequence[Outgoing], positions: Mapping[int, object], group: Callable[[], Any], done: Done
     ) -> None:
         """Produce records. The source commits the positions."""
-        Sending(self._producer, records, None, lambda outcome: None if self._is_closed else done(outcome)).send()
+        Sending(self._producer(), records, None, lambda outcome: None if self._is_closed else done(outcome)).send()
 
     def close(self) -> None:
         """Report nothing more. What was queued still goes out."""
@@ -98,7 +100,7 @@ class ConfluentCalls:
     def sink(self) -> SharedCallSink | TransactionCallSink:
         """Return the way out."""
         if self._worker is None:
-            return SharedCallSink(self._shared())
+            return SharedCallSink(self._shared)
         config = {
             **producing(self._config),
             "transactional.id": f"{self._group}.{self._worker}",
@@ -148,5 +150,6 @@ class ConfluentCalls:
                 self._producer.close(0.0)
                 self._producer = None
             if self._producer is None:
-                self._producer = SharedProducer(producing(self._config))
+                # A call that was not confirmed in time is given up, so that it does not run after an error.
+                self._producer = SharedProducer({"delivery.timeout.ms": DELIVERY_MS, **producing(self._config)})
             return self._producer
