@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from filewheel.checks import shown
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument, ClusterError
 from filewheel.kafka.client.group_view import GroupView, Member, View
 from filewheel.kafka.node.note import Note
+from filewheel.kafka.records.options import Policy
 
 SILENT_S = 60
 """A note that is older than this is of a node that hangs, or whose clock is off."""
@@ -50,12 +52,12 @@ def service_status(
 
     Raises BadArgument, NoBroker, MissingTopic, NotAllowed, ClusterError.
     """
-    return reports_of(GroupView(config, group, topic).look(), clock.now_us() // 1000)
+    return reports_of(_look(config, group, topic), clock.now_us() // 1000)
 
 
 def check_keyed(config: Mapping[str, Any], topic: str, *, group: str) -> None:
     """Return if the nodes of a group run with --keyed. Raises BadArgument when they do not, or never ran."""
-    view = GroupView(config, group, topic).look()
+    view = _look(config, group, topic)
     notes = [note for _, text in view.committed.values() if (note := Note.unpack(text)) is not None]
     if not notes:
         raise ClusterError(
@@ -66,6 +68,12 @@ def check_keyed(config: Mapping[str, Any], topic: str, *, group: str) -> None:
             f"the nodes of {topic} run without --keyed: a record has no unique key, and none can be cancelled",
             hint="run all nodes with --keyed",
         )
+
+
+def _look(config: Mapping[str, Any], group: str, topic: str) -> View:
+    if not isinstance(group, str) or not group:
+        raise BadArgument(f"group is the name of a consumer group, not {shown(group)}", hint=f"filewheel-{topic}")
+    return GroupView(config, group, Policy(topic).topic).look()
 
 
 def reports_of(view: View, now_ms: int) -> list[PartitionReport]:

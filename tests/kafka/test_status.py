@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from filewheel.errors import DiskError
 from filewheel.kafka import status
+from filewheel.kafka.client import group_view
 from filewheel.kafka.client.group_view import Member, View
 from filewheel.kafka.node.note import BYTES_MAX, About, Note
 from filewheel.kafka.node.settings import Settings
@@ -150,6 +153,86 @@ def test_living_nodes_that_follow_are_the_standbys_of_a_partition() -> None:
         (Member("n1", "", frozenset({0, 2})), Member("n2", "", frozenset({1}))),
     )
     assert [report.standbys for report in reports_of(seen, NOW_MS)] == [1, 0, 1]
+
+
+class Admin:
+    """An administrator of the client, with the answers of a test."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+
+    def list_topics(self, timeout: float) -> Any:
+        partitions = dict.fromkeys(range(2))
+        return SimpleNamespace(topics={"delays": SimpleNamespace(error=None, partitions=partitions)})
+
+    def list_offsets(self, places: Any, **options: Any) -> Any:
+        return {place: self._future(self.answers["offsets"], place.partition) for place in places}
+
+    def list_consumer_group_offsets(self, asked: Any, **options: Any) -> Any:
+        return {"g": self._future(self.answers["committed"])}
+
+    def describe_consumer_groups(self, groups: Any, **options: Any) -> Any:
+        return {"g": self._future(self.answers["members"])}
+
+    def _future(self, answer: Any, partition: int | None = None) -> Future[Any]:
+        future: Future[Any] = Future()
+        found = answer[partition] if partition is not None else answer
+        if isinstance(found, Exception):
+            future.set_exception(found)
+        else:
+            future.set_result(found)
+        return future
+
+
+def refusal(name: str) -> Exception:
+    from confluent_kafka import KafkaError, KafkaException
+
+    return KafkaException(KafkaError(getattr(KafkaError, name)))
+
+
+def looked(monkeypatch: pytest.MonkeyPatch, admin: Admin) -> View:
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    monkeypatch.setattr(group_view, "made", lambda *args, **options: admin)
+    return group_view.GroupView({"bootstrap.servers": "x:1"}, "g", "delays").look()
+
+
+def test_a_user_who_may_not_see_the_members_gets_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    from confluent_kafka import TopicPartition
+
+    places = [TopicPartition("delays", 0, 8, NOTE.pack()), TopicPartition("other", 1, 5), TopicPartition("delays", 1)]
+    seen = looked(
+        monkeypatch,
+        Admin(
+            offsets={0: SimpleNamespace(offset=10), 1: refusal("LEADER_NOT_AVAILABLE")},
+            committed=SimpleNamespace(topic_partitions=places),
+            members=refusal("GROUP_AUTHORIZATION_FAILED"),
+        ),
+    )
+    assert seen.members is None
+    assert seen.ranges == {0: (10, 10), 1: None}
+    assert seen.committed == {0: (8, NOTE.pack())}
+
+
+def test_a_user_without_rights_and_a_cluster_without_an_answer_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    from filewheel import NoBroker, NotAllowed
+
+    every = {n: SimpleNamespace(offset=-1) for n in range(2)}
+    with pytest.raises(NotAllowed, match="group g"):
+        looked(monkeypatch, Admin(offsets=every, committed=refusal("GROUP_AUTHORIZATION_FAILED"), members=None))
+    with pytest.raises(NoBroker):
+        looked(
+            monkeypatch,
+            Admin(offsets=every, committed=SimpleNamespace(topic_partitions=[]), members=refusal("_TIMED_OUT")),
+        )
+
+
+def test_wrong_names_of_a_topic_and_a_group_are_refused() -> None:
+    from filewheel import BadArgument
+
+    with pytest.raises(BadArgument, match="topic is the name of a topic"):
+        status.service_status({}, "a b", group="g")
+    with pytest.raises(BadArgument, match="group is the name of a consumer group"):
+        status.service_status({}, "delays", group="")
 
 
 def test_whether_a_topic_is_keyed_is_what_its_latest_note_says(monkeypatch: pytest.MonkeyPatch) -> None:

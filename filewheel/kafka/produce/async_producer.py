@@ -94,6 +94,24 @@ class AsyncDelayProducer:
         )  # fmt: skip
         return await self._send(record)
 
+    def check(
+        self,
+        target: str,
+        value: bytes | None,
+        *,
+        delay: Delay | None = None,
+        at: At | None = None,
+        key: Text | None = None,
+        target_key: Text | None = None,
+        target_partition: int | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        """Return if `send` takes these arguments. Nothing is sent, and no broker is asked. Raises BadArgument."""
+        self._requests.record(
+            target, value, delay=delay, at=at, key=key, target_key=target_key, target_partition=target_partition,
+            headers=headers,
+        )  # fmt: skip
+
     async def cancel(self, key: Text) -> Delivered:
         """Cancel the waiting record with this key; return once the cancellation is in the log. Only with `keyed`."""
         return await self._send(self._requests.cancellation(key))
