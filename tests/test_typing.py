@@ -95,3 +95,24 @@ async def main(wheel: AsyncWheel, keeper: AsyncKeeper, scheduler: AsyncScheduler
     await scheduler.enqueue("name", [1], kye="k")  # wrong: call-arg
 """,
     )
+
+
+def test_a_callback_of_the_loop_wheel_gets_the_arguments_that_it_takes(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        """
+from filewheel.timers import LoopTimeout, LoopWheel
+
+
+def close(number: int, why: str) -> None: ...
+
+
+async def main(wheel: LoopWheel) -> None:
+    handle: LoopTimeout = wheel.call_later(30, close, 1, "idle")
+    handle.cancel()
+    wheel.call_later(30, close, 1)  # wrong: arg-type
+    wheel.call_at(30, close, "1", "idle")  # wrong: arg-type
+    async with wheel.timeout(30) as scope:
+        scope.reschedule(None)
+""",
+    )

@@ -1,8 +1,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
-from typing import Any, final
+from typing import Any, TypeVarTuple, final
+
+from typing_extensions import disjoint_base
 
 from filewheel.message import Message, MessageId
+
+_Ts = TypeVarTuple("_Ts")
 
 INTERFACE: int
 
@@ -89,14 +93,15 @@ class LoopTimeout:
     def cancelled(self) -> bool: ...
     def when(self) -> float: ...
 
+@disjoint_base
 class TimeoutWheel:
     def __init__(self, tick_s: float, clock: Callable[[], float], is_steady: bool, loop: Any, /) -> None: ...
     def __len__(self) -> int: ...
     def call_later(
-        self, delay: float, callback: Callable[..., object], /, *args: Any, context: Context | None = None
+        self, delay: float, callback: Callable[[*_Ts], object], /, *args: *_Ts, context: Context | None = None
     ) -> LoopTimeout: ...
     def call_at(
-        self, when: float, callback: Callable[..., object], /, *args: Any, context: Context | None = None
+        self, when: float, callback: Callable[[*_Ts], object], /, *args: *_Ts, context: Context | None = None
     ) -> LoopTimeout: ...
     def _turn(self, budget_s: float, /) -> None: ...
     def _next(self) -> float | None: ...

@@ -8,7 +8,7 @@
 #include "_loops.h"
 
 #include <math.h>
-#include <structmember.h>
+#include <stddef.h>
 #include <time.h>
 
 #define LEVELS 10

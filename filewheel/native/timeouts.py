@@ -14,7 +14,9 @@ import math
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from threading import get_ident
-from typing import Any
+from typing import Any, TypeVarTuple
+
+Ts = TypeVarTuple("Ts")
 
 LEVELS = 10
 BITS = 6
@@ -122,7 +124,7 @@ class TimeoutWheel:
         self._soon, self._due, self._moving = Links(), Links(), Links()
 
     def call_later(
-        self, delay: float, callback: Callable[..., object], /, *args: Any, context: Context | None = None
+        self, delay: float, callback: Callable[[*Ts], object], /, *args: *Ts, context: Context | None = None
     ) -> LoopTimeout:
         """Call a function after a delay in seconds; return its handle."""
         delay = self._check("delay", delay, callback, context)
@@ -130,7 +132,7 @@ class TimeoutWheel:
         return self._start(now, now + delay, callback, args, context)
 
     def call_at(
-        self, when: float, callback: Callable[..., object], /, *args: Any, context: Context | None = None
+        self, when: float, callback: Callable[[*Ts], object], /, *args: *Ts, context: Context | None = None
     ) -> LoopTimeout:
         """Call a function at a time of the loop; return its handle."""
         when = self._check("when", when, callback, context)

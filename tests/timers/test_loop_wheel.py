@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 
 from filewheel.errors import BadArgument, Closed, OtherLoop
 from filewheel.timers import LoopTimeout, LoopWheel
+from tests.support import REPO
 from tests.timers.loops import WHEELS, FakeTimeLoop, run
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="unset")
@@ -332,3 +336,30 @@ def test_with_the_clocks_of_asyncio_and_uvloop_nothing_is_early(make: Any) -> No
     uvloop = pytest.importorskip("uvloop")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
+
+
+@pytest.mark.parametrize("pure", ["", "1"])
+def test_the_interpreter_ends_quietly_with_timeouts_pending(pure: str) -> None:
+    program = """
+import asyncio
+from filewheel.timers import LoopWheel
+
+class Held:
+    def __del__(self):
+        kept.cancel()
+
+async def main():
+    global wheel, kept
+    wheel = LoopWheel()
+    kept = wheel.call_later(3600, print)
+    for delay in (30, 1e9):
+        wheel.call_later(delay, lambda held: None, Held())
+
+asyncio.run(main())
+print(len(wheel))
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], cwd=REPO, env={**os.environ, "FILEWHEEL_PURE": pure},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
