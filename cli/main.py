@@ -7,7 +7,6 @@ Invariant: no error of the library or of the operating system ends in a tracebac
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -90,6 +89,8 @@ class Root(click.Group):
                 for name in group.list_commands(ctx) if isinstance(group, click.Group) else ():
                     if group is not None and not getattr(group, "commands", {})[name].hidden:
                         named.setdefault(name, []).append(f"{verb} {name}")
+            import difflib
+
             close = difflib.get_close_matches(args[0], named, cutoff=0.6)
             words = " or ".join(f"`filewheel {one}`" for name in close for one in named[name])
             raise click.UsageError(f"no command {args[0]!r}" + (f"; did you mean {words}?" if words else ""), ctx)

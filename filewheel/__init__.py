@@ -44,22 +44,22 @@ from filewheel.errors import (
     WheelFull,
     WrongSource,
 )
-from filewheel.firing.batch import Batch
 from filewheel.firing.cancelled import Cancelled, CancelledIds
 from filewheel.format.ids import Ids
 from filewheel.format.settings import Sync
 from filewheel.journal.settlement import Settlement
-from filewheel.keeper import Keeper
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.lookup.stats import Histogram, Stats
 from filewheel.message import Message, MessageId
-from filewheel.metrics.metrics import Metrics
 from filewheel.roster.roster import Member, Roster
 from filewheel.wheel import OnConflict, Wheel
 
 if _typing.TYPE_CHECKING:
     from filewheel.aio.keeper import AsyncKeeper
     from filewheel.aio.wheel import AsyncWheel
+    from filewheel.firing.batch import Batch
+    from filewheel.keeper import Keeper
+    from filewheel.metrics.metrics import Metrics
     from filewheel.replication.members import add_backup, remove_backup
     from filewheel.replication.promote import Promotion, promote
     from filewheel.replication.rejoin import Rejoin, rejoin
@@ -160,19 +160,22 @@ __all__ = [
     "set_status",
 ]
 
-# Names from modules that are slow to import (asyncio, multiprocessing): each is imported on first use.
+# Names from modules that are slow to import, or that a producer never uses: each is imported on first use.
 _LATER = {
     "AsyncKeeper": "filewheel.aio.keeper",
     "AsyncScheduler": "filewheel.scheduling.aio",
     "AsyncWheel": "filewheel.aio.wheel",
     "Attempt": "filewheel.scheduling.failure",
+    "Batch": "filewheel.firing.batch",
     "Cron": "filewheel.scheduling.cron.cron",
     "Event": "filewheel.scheduling.events",
     "Every": "filewheel.scheduling.cron.recurrence",
     "GiveUp": "filewheel.scheduling.failure",
     "Handler": "filewheel.scheduling.handler",
     "Job": "filewheel.scheduling.job",
+    "Keeper": "filewheel.keeper",
     "LinkReport": "filewheel.replication.status",
+    "Metrics": "filewheel.metrics.metrics",
     "MemberStatus": "filewheel.replication.status",
     "Promotion": "filewheel.replication.promote",
     "Rejoin": "filewheel.replication.rejoin",

@@ -20,10 +20,9 @@ from ..failure import Failure, is_unit
 from ..input.batch import Defaults, Intake, enqueue_all
 from ..input.lines import Spool, stdin
 from ..input.params import HEADER, JSON_ARGS, SYNC, BareSeconds, When, one_due, require_due
-from ..show.calls import RUN, WORK
 from ..show.members import roster_of
 from ..show.output import Output
-from ..show.text import away, count, full_time, offset
+from ..show.text import RUN, WORK, away, count, full_time, offset
 from ..show.text import local as to_local
 from ..times import to_datetime
 from ..verb import due_options, verb

@@ -20,10 +20,8 @@ from filewheel.tools.dump import iso, to_json
 
 from ..failure import Failure
 from ..times import US_PER_S, to_datetime
-from .text import count, span
+from .text import RUN, WORK, count, span
 
-RUN = "`filewheel run`"
-WORK = "`filewheel work MODULE:NAME`"
 _LOOKED_AT = 100_000
 
 

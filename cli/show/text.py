@@ -12,14 +12,15 @@ import re
 from datetime import datetime
 from typing import Any
 
-from wcwidth import wcswidth, wcwidth
-
 from ..times import US_PER_S, to_datetime
 
 # C0, DEL and C1 controls; marks and controls that reorder text; line separators; lone surrogates.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 ELLIPSIS = "…"
+RUN = "`filewheel run`"
+WORK = "`filewheel work MODULE:NAME`"
+"""The commands that fire messages, as an advice names them."""
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -55,6 +56,8 @@ def width(text: str) -> int:
     """Return the width of this text in terminal columns."""
     if text.isascii():
         return len(text)
+    from wcwidth import wcswidth, wcwidth  # takes as long as click, and most output is ASCII
+
     columns = wcswidth(text)
     return columns if columns >= 0 else sum(max(0, wcwidth(c)) for c in text)
 
