@@ -69,6 +69,7 @@ _NO_BROKER = frozenset(
     {"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "_TIMED_OUT_QUEUE", "_MSG_TIMED_OUT"}
 )
 _MISSING = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
+_TOO_OLD = frozenset({"UNSUPPORTED_VERSION", "_UNSUPPORTED_FEATURE"})
 FENCED = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
 
 
@@ -90,6 +91,8 @@ def cluster_error(error: KafkaError, what: str) -> ClusterError:
         return MissingTopic(said, hint="`filewheel kafka init` makes the topics")
     if name in _NO_BROKER:
         return NoBroker(said, hint="check the address and whether the broker runs, then call again")
+    if name in _TOO_OLD:
+        return ClusterError(said, hint="the brokers are too old: the service needs Kafka 3.9 or later")
     return ClusterError(said, hint="look at the broker's log, then call again")
 
 

@@ -27,6 +27,7 @@ _SLOT_BYTES = 512
 _SLOTS_AT = (0, 4096)
 """Two places, in pages of their own: a write that a power cut tears leaves the other."""
 _HINT = "stop the node and remove this directory: it is rebuilt from the delay topic"
+_OTHER_HINT = "give this node another --data; remove this directory only if nothing else uses it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def check_source(directory: Directory, source: Source) -> None:
     if found is not None:
         if not found.is_same(source):  # mutant: kafka-source-unchecked
             raise WrongSource(
-                f"it holds records of {_named(found)}, not of {_named(source)}", path=directory.path, hint=_HINT
+                f"it holds records of {_named(found)}, not of {_named(source)}", path=directory.path, hint=_OTHER_HINT
             )
         if source.options and found.options not in ("", source.options):  # mutant: kafka-wheel-of-other-options
             raise BadArgument(
