@@ -85,7 +85,7 @@ def cell(rig: Rig, side: Side, folder: Path, scale: float, pending: int) -> Iter
     """Give a cell with fresh topics; its processes and topics are gone afterwards."""
     folder.mkdir(parents=True)
     with ExitStack() as stack:
-        names = rig.topics()
+        names = rig.topics(levels=getattr(side, "levels", ""))
         stack.callback(rig.drop, names)
         made = Cell(rig, side, folder, scale, pending, names)
         stack.callback(made.end)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filewheel.kafka import Policy, make_topics
+from filewheel.kafka import Policy, level_for, make_level_topics, make_topics, parse_levels
 from tests.bench.load import percentile
 from tests.kafka.cluster import Cluster
 
@@ -36,6 +36,8 @@ class Names:
 
     delay: str
     target: str
+    levels: str = ""
+    """Of a side without wheels: its delays. A record then goes to the topic of the next longer one."""
 
     @property
     def policy(self) -> Policy:
@@ -82,13 +84,15 @@ class Rig:
             self._cluster.kill()
             self._cluster.wipe()
 
-    def topics(self, partitions: int = PARTITIONS) -> Names:
+    def topics(self, partitions: int = PARTITIONS, *, levels: str = "") -> Names:
         """Make the topics of a measure; return when each partition has a leader."""
         from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
         name = f"b-{uuid.uuid4().hex[:8]}"
-        names = Names(name, f"{name}-target")
+        names = Names(name, f"{name}-target", levels)
         make_topics(self.config, names.policy, partitions=partitions, replication=1)
+        if levels:
+            make_level_topics(self.config, name, parse_levels(levels), partitions=partitions, replication=1)
         stamped = {"message.timestamp.type": "LogAppendTime"}
         new = NewTopic(names.target, partitions, 1, config=stamped)
         for made in self._admin.create_topics([new], operation_timeout=ANSWER_S).values():
@@ -99,6 +103,7 @@ class Rig:
         """Delete the topics of a measure, so that the next one finds the disk and the page cache free."""
         policy = names.policy
         every = [names.delay, names.target, policy.marker_topic, policy.dead_letter_topic]
+        every += [level.topic(names.delay) for level in parse_levels(names.levels)] if names.levels else []
         for done in self._admin.delete_topics(every, operation_timeout=ANSWER_S).values():
             done.result(ANSWER_S)
 
@@ -177,9 +182,13 @@ def send(producer: Any, names: Names, due_ms: int, number: int, partition: int) 
     """Produce one delayed record; wait while the queue is full."""
     value = b"%d %d " % (due_ms, number)
     headers = [("filewheel-due-ms", b"%d" % due_ms), ("scheduler-target-topic", names.target.encode())]
+    topic = names.delay
+    if names.levels:
+        topic = level_for(parse_levels(names.levels), (due_ms - now_ms()) / 1000).topic(topic)
+        del headers[0]  # the topic says how long it waits
     while True:
         try:
-            producer.produce(names.delay, value.ljust(BYTES, b"."), None, partition, headers=headers)
+            producer.produce(topic, value.ljust(BYTES, b"."), None, partition, headers=headers)
             break
         except BufferError:
             producer.poll(0.1)

@@ -139,6 +139,26 @@ class PutBack:
         return Server(command, folder / f"{node}.log")
 
 
+@dataclass(frozen=True)
+class Levels:
+    """A node of `filewheel kafka levels`: a topic for each delay, and no wheel."""
+
+    key: str
+    title: str
+    levels: str
+    measures: frozenset[str] | None = None
+
+    def start(self, bootstrap: str, names: Names, folder: Path, node: str) -> Server:
+        """Start a node."""
+        address = f"127.0.0.1:{free_ports(1)[0]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [
+            sys.executable, "-m", "cli", "kafka", "levels", "-b", bootstrap, "-t", names.delay,
+            "--levels", names.levels, "--node", node, "--listen", address,
+        ]  # fmt: skip
+        return Server(command, folder / f"{node}.log", lambda: _scraped(address))
+
+
 def _scraped(address: str) -> Mapping[str, float]:
     """Return what /metrics says; nothing before it answers."""
     try:
@@ -155,6 +175,10 @@ def _scraped(address: str) -> Mapping[str, float]:
             found["fired"] += float(value)
         elif name.startswith("filewheel_kafka_ingested_offset"):
             found["ingested"] += float(value)
-        elif name.startswith("filewheel_kafka_partitions{") and 'state="active"' in name:
-            found["active"] = float(value)
+        elif name.startswith("filewheel_kafka_level_forwarded_total"):
+            found["fired"] += float(value)
+        elif name.startswith("filewheel_kafka_level_partitions{") or (
+            name.startswith("filewheel_kafka_partitions{") and 'state="active"' in name
+        ):
+            found["active"] = float(value)  # each level has as many
     return found
