@@ -148,7 +148,11 @@ def _wanted(policy: Policy, retention_s: float | None) -> dict[str, dict[str, st
     retention = FOREVER if retention_s is None else str(round(retention_s * 1000))
     return {
         policy.topic: {**_DELAY_TOPIC, "retention.ms": retention},
-        policy.marker_topic: {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"},
+        policy.marker_topic: {
+            "cleanup.policy": "compact",
+            "message.timestamp.type": "LogAppendTime",  # nodes compare their clocks with it
+            "unclean.leader.election.enable": "false",
+        },
         policy.dead_letter_topic: _DEAD_LETTERS,
     }
 

@@ -9,7 +9,7 @@ given up may still arrive, and an answer may be lost after its transaction was c
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from filewheel.errors import ClusterError, MissingTopic
@@ -82,6 +82,8 @@ class Cluster:
         self.refused: dict[str, Refusal] = {}
         """Topics that refuse each record."""
         self.is_down = False
+        self.stamp: Callable[[], int | None] = lambda: None
+        """The broker's time of a record, if the topic has it."""
         self._serial = itertools.count()
 
     # What producers do.
@@ -377,6 +379,11 @@ class FakeTransport:
     def timestamp_at(self, partition: int, offset: int) -> int | None:
         log = self.cluster.logs[self.cluster.topic, partition]
         return next((e.timestamp_ms for e in log.entries[offset:] if not e.is_control), None)
+
+    def stamp(self) -> int | None:
+        if self.cluster.is_down:
+            raise ClusterError("the cluster is down")
+        return self.cluster.stamp()
 
     def close(self) -> None:
         """Nothing is open."""

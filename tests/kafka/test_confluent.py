@@ -29,6 +29,7 @@ from tests.support import eventually
 
 BOTH = pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])
 SESSION_S = 3.0
+STAMPED = {"message.timestamp.type": "LogAppendTime"}
 
 
 @dataclass
@@ -99,7 +100,7 @@ def place(kafka: str) -> Iterator[Callable[..., Place]]:
         name = f"t-{uuid.uuid4().hex[:12]}"
         for topic, count, config in (
             (name, partitions, {}),
-            (f"{name}.cursor", cursors or partitions, {"cleanup.policy": "compact"}),
+            (f"{name}.cursor", cursors or partitions, {"cleanup.policy": "compact", **STAMPED}),
             (f"{name}.dlt", 1, {}),
             (f"{name}.target", 1, {"max.message.bytes": "20000"}),
         ):
@@ -364,3 +365,17 @@ def test_the_watch_learns_where_a_log_begins_how_long_it_is_kept_and_when_a_reco
         absent.close()
     finally:
         transport.close()
+
+
+def test_a_probe_has_the_broker_s_time_where_the_topic_keeps_it(
+    place: Callable[..., Place], topic: Callable[..., str]
+) -> None:
+    where = place()
+    transport = where.transport()
+    before_ms = SYSTEM_CLOCK.now_us() // 1000
+    stamp_ms = transport.stamp()
+    assert stamp_ms is not None
+    assert before_ms <= stamp_ms <= SYSTEM_CLOCK.now_us() // 1000  # the broker is on this machine
+    transport.cursor = topic()
+    assert transport.stamp() is None
+    transport.close()

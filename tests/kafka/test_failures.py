@@ -20,20 +20,25 @@ test_partition.py, `model` for the protocol in tests/kafka/model.
 15 a damaged or missing file              here
 16 a broker is away                        here
 17 the whole cluster is away               here
-18 a target refuses                        fire: a dead target stalls its partition only; a refused record goes to ...
+18 a target refuses, or is missing         test_missing_target.py;
+   a target refuses                        fire: a dead target stalls its partition only; a refused record goes to ...
 19 the dead-letter topic refuses           here
 20 the topic of markers is lost            here
-21 the clock steps                         here; fire: a wall clock that jumps ahead fires what is due
+21 the clock steps                         here; fire: a wall clock that jumps ahead fires what is due; a clock that is
+                                           wrong against the brokers': test_clock_guard.py
 22 poison record                           here
 23 a slow disk                             fire: a long queue pauses its partition; 17 for a poll that came too late
 24 partitions are added                    here
-25 the log is shorter than it was          fire: a log that ends before its marker is waited for. Other records at the
-                                           offsets of lost ones cannot be told apart: records carry no leader epoch.
-                                           `unclean.leader.election.enable=false`, as is the default, rules it out
+25 the log is shorter than it was          fire: a log that ends before its marker is waited for; troubles: the same
+                                           while a node runs. Covered is the offset, not the leader epoch: the client
+                                           hands out no epoch of a record, so other records at the offsets of lost ones
+                                           cannot be told apart. `unclean.leader.election.enable=false`, which `init`
+                                           sets, rules it out. An old epoch of a leader: test_failed_admin.py
 26 a standby lags, or dies                 here
 27 very many due at one moment             here
 28 a transaction takes too long            fire: a unit that failed is sent again after a wait; a fenced node waits a
-                                           session. The unit stays as large as it was
+                                           session. The unit stays as large as it was. Covered is the outcome (aborted
+                                           by the coordinator, then fenced), by a fake; no test waits 30 s on a broker
 All of them together, at random: schedule.py.
 """
 

@@ -187,3 +187,22 @@ def test_a_signal_that_another_thread_gets_ends_the_node() -> None:
             process.kill()
             raise
         assert out == b"ended\n"
+
+
+def test_a_log_that_ends_before_what_was_read_is_waited_for_while_a_node_runs() -> None:
+    cluster = Cluster(partitions=1)
+    node = Hands(cluster)
+    put(cluster, b"one", after_ms=60_000)
+    put(cluster, b"two", after_ms=60_000)
+    node.run()
+    log = cluster.logs["delay", 0]
+    lost = log.entries.pop()  # by an unclean election
+    node.node.owner.gap_seen(node.node.owner.owned[0])
+    node.after(3)
+    (status,) = node.node.status()
+    assert status.state is State.ACTIVE
+    assert "ends at offset 1, and offset 1 was read before" in status.reason
+    log.entries.append(lost)
+    put(cluster, b"three")
+    node.after(3)
+    assert (cluster.values(), node.node.status()[0].reason) == ([b"three"], "")

@@ -19,6 +19,7 @@ from ...show.output import Output
 from ...signals import Abort, Quit, Stop
 from ...times import US_PER_S
 from .cluster import Cluster, kafka_verb
+from .descriptors import check_limit, raise_limit
 from .listening import check_address, listening
 
 log = logging.getLogger("filewheel.kafka")
@@ -63,6 +64,10 @@ log = logging.getLogger("filewheel.kafka")
     "--on-horizon", type=click.Choice(["dead-letter", "roll"]), default="dead-letter", show_default=True,
     help="A longer delay than --horizon: a dead letter, or back to the delay topic when that has passed.",
 )  # fmt: skip
+@click.option(
+    "--max-clock-offset", type=DURATION, default="5s", show_default=True, metavar="DUR",
+    help="Fire nothing while this clock is ahead of the brokers' by more; 0s: always.",
+)  # fmt: skip
 @click.option("--default-target", default="", metavar="TOPIC", help="The target of records that name none.")
 @click.option(
     "--keyed", is_flag=True, help="A record replaces the one that waits with its key; without value: cancels."
@@ -85,6 +90,7 @@ def run(
     listen: str,
     horizon: int | None,
     on_horizon: Literal["dead-letter", "roll"],
+    max_clock_offset: int,
     default_target: str,
     keyed: bool,
     accept_options: bool,
@@ -102,15 +108,23 @@ def run(
         cluster.topic, default_target=default_target, horizon_s=None if horizon is None else horizon / US_PER_S,
         on_target_error=on_target_error, on_missing_target=on_missing_target or "", keyed=keyed,
     )  # fmt: skip
-    settings = Settings(exactly_once=exactly_once, standby=standby, on_gap=on_gap, accept_options=accept_options)
+    settings = Settings(
+        exactly_once=exactly_once,
+        standby=standby,
+        on_gap=on_gap,
+        accept_options=accept_options,
+        clock_ahead_max_s=max_clock_offset / US_PER_S,
+    )
     name = node or socket.gethostname()
     check_address(listen)
+    descriptors = raise_limit()
     with log_lines(out, logging.WARNING if out.quiet else logging.INFO), Stop() as stop:
         try:
             service = delay_service(
                 cluster.config, policy, os.path.abspath(data), group=group or f"filewheel-{cluster.topic}",
                 node=name, settings=settings, waits=True,
             )  # fmt: skip
+            check_limit(descriptors, service.partitions, opens_all=standby == "all")
             log.info("node %s, process %d: serves %s", name, os.getpid(), cluster.topic)
             stop.wakes(service.stop)
             with listening(listen, service, {"topic": cluster.topic, "node": name}):

@@ -135,6 +135,11 @@ class ConfluentTransport:
         """Return a reader for the wheels of a standby."""
         return ConfluentFollower(self._reading("follower"), self.topic, self.cursor)
 
+    def stamp(self) -> int | None:
+        """Append a record to the topic of markers; return the broker's time of it, in ms. Raises ClusterError."""
+        probe = Outgoing(self.cursor, b"clock." + self._node.encode(), b"", (), 0)
+        return SharedSink(self._shared_producer(), probe).stamp()
+
     def range_of(self, partition: int) -> tuple[int, int]:
         """Return the first offset of a partition, and the one after the last that can be read. Raises ClusterError."""
         return self._log_reader().range_of(self.topic, partition)

@@ -185,30 +185,38 @@ class SharedSink:
 
         Raises ClusterError.
         """
-        return self._put(self._barrier)
+        return self._put(self._barrier).offset() or 0
+
+    def stamp(self) -> int | None:
+        """Put the barrier into the log; return the broker's time of it, in ms; None if the topic has the producers'.
+
+        Raises ClusterError.
+        """
+        kind, stamp_ms = self._put(self._barrier).timestamp()
+        return int(stamp_ms) if kind == client().TIMESTAMP_LOG_APPEND_TIME else None
 
     def publish(self, marker: Outgoing) -> None:
         """Put a marker into the log, alone. Raises ClusterError."""
         self._put(marker)
 
-    def _put(self, record: Outgoing) -> int:
-        """Produce one record and wait for its answer; return its offset."""
-        answers: list[tuple[KafkaError | None, int]] = []
+    def _put(self, record: Outgoing) -> Any:
+        """Produce one record and wait for its answer; return the message of the answer."""
+        answers: list[tuple[KafkaError | None, Message | None]] = []
         answered = threading.Event()
 
         def answer(error: KafkaError | None, message: Message | None) -> None:
-            answers.append((error, (message.offset() or 0) if message is not None else 0))
+            answers.append((error, message))
             answered.set()
 
         if not self._producer.produce(record, answer):
             raise ClusterError("the producer's queue is full", hint="wait until the brokers answer")
         if not answered.wait(OPEN_S):
             raise NoBroker(f"{record.topic}: no answer after {OPEN_S:g} s", hint="check whether the brokers run")
-        error, offset = answers[0]
+        error, message = answers[0]
         if error is not None:
             self._producer.note(error)
             raise cluster_error(error, f"{record.topic} [{record.partition}] cannot be written")
-        return offset
+        return message
 
     def send(self, records: Sequence[Outgoing], marker: Outgoing, done: Done) -> None:
         """Produce the records, then the marker."""

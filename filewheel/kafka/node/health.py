@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from filewheel.errors import WheelFull
+from filewheel.kafka.node.clock_guard import ClockGuard
 from filewheel.kafka.node.fire import Stage
 from filewheel.kafka.node.owner import Owned, State
 from filewheel.kafka.node.watch import LogFigures
+from filewheel.message import US_PER_S
 
 SILENT_S = 30.0
 """A thread of the service that made no turn for so long is stuck."""
@@ -25,7 +27,7 @@ class Problem:
     """One thing that is not as it should be."""
 
     kind: str
-    """A short name for it: `failed`, `disk_full`, `waits_for_cluster`, `stalled`, `retention`, `stuck`."""
+    """A short name for it: `failed`, `disk_full`, `waits_for_cluster`, `stalled`, `retention`, `stuck`, `clock`."""
     severity: Literal["failing", "warning"]
     reason: str
     partition: int | None = None
@@ -49,13 +51,18 @@ class Health:
         return {"status": status, "problems": [{key: getattr(p, key) for key in keys} for p in self.problems]}
 
 
-def health_of(owned: Sequence[Owned], figures: Mapping[int, LogFigures], silent_s: Mapping[str, float]) -> Health:
+def health_of(
+    owned: Sequence[Owned], figures: Mapping[int, LogFigures], silent_s: Mapping[str, float], clock: ClockGuard
+) -> Health:
     """Return the health of a node: of its partitions, its logs and its threads."""
     problems = [
         Problem("stuck", "failing", f"the {name} thread made no turn for {seconds:.0f} s")
         for name, seconds in silent_s.items()
         if seconds > SILENT_S
     ]
+    if clock.is_off:
+        reason = f"the clock of this node is {(clock.offset_us or 0) / US_PER_S:+.1f} s off the brokers'"
+        problems.append(Problem("clock", "warning" if clock.may_fire else "failing", reason))
     for one in owned:
         problems += _problems_of(one, figures.get(one.partition))
     return Health(problems)

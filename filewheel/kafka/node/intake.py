@@ -29,10 +29,18 @@ Understand = Callable[[Sequence[Record]], Sequence[Any]]
 
 BLOCKED_S = 0.02
 """How often a partition is tried again whose marker has no room."""
+RECORD_BYTES = 300
+"""About what a record takes beside its key and its value."""
 FULL_US = 1_000_000
 """The first wait of a partition whose disk is full; each next one doubles it. A refused attempt costs as much as one
 that succeeds, and leaves a journal's end behind."""
 FULL_MAX_US = 10_000_000
+
+
+def size_of(record: Record) -> int:
+    """Return about how many bytes a record has in memory. Cost: 0.5 µs."""
+    headers = sum([len(value or b"") for _, value in record.headers])
+    return RECORD_BYTES + len(record.value or b"") + len(record.key or b"") + headers
 
 
 class Intake:
@@ -79,6 +87,8 @@ class Intake:
             return
         owned.queue.append(item)
         owned.queued += count
+        if not isinstance(item, int):
+            owned.queued_bytes += sum(map(size_of, item))
         self._ready.put(owned)
 
     def balance(self, source: Source) -> None:
@@ -86,10 +96,12 @@ class Intake:
         for owned in list(self._owner.owned.values()):
             if not owned.is_reading:
                 continue
-            if not owned.is_paused and owned.queued > self._settings.queue:
+            most, most_bytes = self._settings.queue, self._settings.queue_bytes
+            is_long = owned.queued > most or owned.queued_bytes > most_bytes  # mutant: kafka-bytes-unbounded
+            if not owned.is_paused and is_long:
                 source.pause(owned.partition)
                 owned.is_paused = True
-            elif owned.is_paused and owned.queued <= self._settings.queue // 2:
+            elif owned.is_paused and owned.queued <= most // 2 and owned.queued_bytes <= most_bytes // 2:
                 source.resume(owned.partition)
                 owned.is_paused = False
 
@@ -171,6 +183,7 @@ class Intake:
             self._tally.took_in(put.target for put in puts)
             self._note_retention(owned.partition, records, puts)
         owned.queued -= len(item)
+        owned.queued_bytes -= sum(map(size_of, item))
         owned.error = None
         owned.full_until_us = owned.full_wait_us = 0
 

@@ -24,6 +24,8 @@ LONGEST_SLEEP_S = 1.0
 """A wall clock that steps is noticed after this time."""
 CLOCK_STEP_US = 10_000
 """A smaller change of the wall clock against the steady one is no step."""
+HELD_US = 1_000_000
+"""How soon a partition is asked again while nothing may fire."""
 NEAR_US = 200
 """A time this near to the noted one is the noted one."""
 
@@ -33,12 +35,21 @@ Failed = Callable[[int, FilewheelError], None]
 class FireLoop:
     """Fires the partitions that were added. `run` is its thread; tests call `step` instead."""
 
-    def __init__(self, clock: Clock, *, failed: Failed, stopped: Callable[[int, Outcome], None]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        failed: Failed,
+        stopped: Callable[[int, Outcome], None],
+        may_fire: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._clock = clock
         self._failed = failed
         """Called when the wheel of a partition failed. The partition fires no more."""
         self._stopped = stopped
         """Called when a partition's sink is finished. Its unit was given back, and it fires no more."""
+        self._may_fire = may_fire
+        """Says whether the clock can be believed."""
         self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._firings: dict[int, Firing] = {}
         self._draining: dict[int, threading.Event] = {}
@@ -134,6 +145,9 @@ class FireLoop:
         if partition in self._draining:
             self._finish_draining(partition, firing)
             return False
+        if not self._may_fire():
+            self._note_at(partition, self._clock.steady_us() + HELD_US)
+            return False
         try:
             did = firing.step(self._clock.now_us(), self._clock.steady_us())
             self._note(firing)
@@ -147,10 +161,13 @@ class FireLoop:
         wait = firing.next_us(steady, self._clock.now_us())
         if wait is None:
             return
-        noted = self._next.get(firing.partition)
-        if noted is None or steady + wait < noted - NEAR_US:
-            self._next[firing.partition] = steady + wait
-            heapq.heappush(self._times, (steady + wait, firing.partition))
+        self._note_at(firing.partition, steady + wait)
+
+    def _note_at(self, partition: int, steady_us: int) -> None:
+        noted = self._next.get(partition)
+        if noted is None or steady_us < noted - NEAR_US:
+            self._next[partition] = steady_us
+            heapq.heappush(self._times, (steady_us, partition))
 
     def _ended_unit(self, partition: int, sink: Sink, outcome: Outcome) -> None:
         firing = self._firings.get(partition)

@@ -85,6 +85,7 @@ class Owned:
         self.queue: deque[Sequence[Record] | int] = deque()
         """Batches of records in their order; a number is the offset that the end of the log was seen at."""
         self.queued = 0
+        self.queued_bytes = 0
         self.error: FilewheelError | None = None
         self.full_until_us = 0
         """No attempt to take in is made before this steady time: the disk was full."""

@@ -49,6 +49,7 @@ class Owner:
         later: Callable[[float, Callable[[], None]], None],
         start: Callable[[int, int], None],
         release: Callable[[int], None],
+        before_firing: Callable[[], None] = lambda: None,
         wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
         tally: Tally | None = None,
     ) -> None:
@@ -63,6 +64,8 @@ class Owner:
         self._run = run
         self._later = later
         self._start = start
+        self._before_firing = before_firing
+        """Called at each takeover; it may wait for the cluster."""
         self._release = release
         """Called before a wheel is opened: the standby closes it."""
         self._wait = wait
@@ -148,6 +151,7 @@ class Owner:
     def _take_over(self, owned: Owned) -> None:
         """Open the sink, read the marker, open the wheel: then what the log holds from `start` on is missing."""
         partition = owned.partition
+        self._before_firing()
         sink, marker = self._fresh_sink(partition)
         try:
             first, end = self._transport.range_of(partition)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument, ClusterError, FilewheelError
+from filewheel.kafka.node.clock_guard import ClockGuard
 from filewheel.kafka.node.fire import Rendering
 from filewheel.kafka.node.health import Health, health_of
 from filewheel.kafka.node.intake import Intake, Understand
@@ -99,7 +100,10 @@ class Node:
         self._checked_us = clock.steady_us()
         self._transport = transport
         self._run = run
-        self.loop = FireLoop(clock, failed=self._wheel_failed, stopped=self._sink_finished)
+        self.clock_guard = ClockGuard(transport.stamp, clock, round(settings.clock_ahead_max_s * US_PER_S), run)
+        self.loop = FireLoop(
+            clock, failed=self._wheel_failed, stopped=self._sink_finished, may_fire=lambda: self.clock_guard.may_fire
+        )
         self.upkeep = Upkeep(clock, failed=self._upkeep_failed)
 
         def opened(partition: int) -> Wheel:
@@ -108,6 +112,7 @@ class Node:
         self.owner = Owner(
             transport, self.loop, opened, rendering, settings, topic_id=topics.topic_id,
             run=run, later=self._later, start=self._start, release=self._release, wait=wait,
+            before_firing=self.clock_guard.first,
             tally=self.tally,
         )  # fmt: skip
         self.intake = Intake(self.owner, self.loop, understand, settings, self.tally, clock)
@@ -118,6 +123,7 @@ class Node:
         self.watch.followed = self._followed
         self.intake.retention_ms = lambda: self.watch.retention_ms
         self.metrics = NodeMetrics(self.owner, self.tally, self.watch, clock, self.health, self._followed)
+        self.metrics.clock_offset_us = lambda: self.clock_guard.offset_us
         self._turned_us = dict.fromkeys(("poll", "house"), clock.steady_us())
         """When each thread that never waits long made its last turn."""
         self.source = transport.source(self.owner)
@@ -142,6 +148,7 @@ class Node:
         self.upkeep.step(timeout_s)
         now = self._turned_us["house"] = self._clock.steady_us()
         self.watch.step()
+        self.clock_guard.step()
         if now - self._checked_us >= CHECK_S * US_PER_S:
             self._checked_us = now
             self._run(self._check_topics)
@@ -179,7 +186,7 @@ class Node:
         now_us = self._clock.steady_us()
         silent_s = {name: (now_us - at_us) / US_PER_S for name, at_us in self._turned_us.items()}
         owned = sorted(self.owner.owned.values(), key=lambda o: o.partition)
-        return health_of(owned, self.watch.figures(), silent_s)
+        return health_of(owned, self.watch.figures(), silent_s, self.clock_guard)
 
     def _followed(self) -> Mapping[int, int]:
         return {} if self.standby is None else self.standby.positions()
@@ -267,6 +274,8 @@ class DelayService:
         self.node = Node(
             transport, open_wheel, rendering, understand, settings, topics=topics, run=self._submit, tally=tally
         )
+        self.partitions = topics.partitions
+        """How many partitions the delay topic had at the start."""
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._is_run = False

@@ -25,6 +25,10 @@ class Settings:
     """The most records of one poll."""
     queue: int = 5000
     """Records of one partition that wait to be taken in; reading pauses above it."""
+    queue_bytes: int = 16 << 20
+    """Their bytes; reading also pauses above it."""
+    clock_ahead_max_s: float = 5.0
+    """Nothing fires while this node's clock is ahead of the brokers' by more; 0: whatever the clock says."""
     drain_s: float = 5.0
     """How long a revoked partition may finish its unit."""
     session_s: float = 10.0

@@ -188,6 +188,12 @@ class Transport(Protocol):
     def sink(self, partition: int) -> Sink: ...
     def markers(self) -> Markers: ...
     def follower(self) -> Follower: ...
+    def stamp(self) -> int | None:
+        """Append a record to the topic of markers; return the broker's time of it, in ms. Raises ClusterError.
+
+        None if the topic has the producers' times.
+        """
+
     def range_of(self, partition: int) -> tuple[int, int]:
         """Return the first offset of a partition of the delay topic and the one after its last. Raises ClusterError."""
 

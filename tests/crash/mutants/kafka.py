@@ -110,4 +110,8 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_full_disk.py::test_a_partition_whose_disk_is_full_is_tried_again_after_growing_waits"),
     m("kafka-full-begins-segments", "C", NEVER, "a take-in that a full disk refuses again begins no journal",
       "tests/kafka/test_full_disk.py::test_a_full_disk_that_stays_full_is_not_written_to_again"),
+    m("kafka-fires-ahead", "C", gives("True"), "a node whose clock is ahead of the brokers' fires nothing early",
+      "tests/kafka/test_clock_guard.py::test_a_node_whose_clock_is_ahead_holds_its_records_until_it_is_right"),
+    m("kafka-bytes-unbounded", "C", without(2), "records that wait to be taken in have a bound in bytes",
+      "tests/kafka/test_clock_guard.py::test_a_queue_of_few_large_records_pauses_its_partition"),
 ]  # fmt: skip
