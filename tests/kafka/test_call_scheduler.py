@@ -546,6 +546,7 @@ def test_without_a_keyed_topic_keys_and_schedules_are_refused() -> None:
     [
         {"topic": "a b"}, {"topic": "calls"}, {"calls": ""}, {"bootstrap": ""}, {"threads": 0}, {"unknown": "x"},
         {"exactly_once": True}, {"in_flight": 0}, {"session_s": 0}, {"keyed": "yes"}, {"calls": None},
+        {"config": "x=y"}, {"group": ""}, {"name": 7}, {"metrics": 1},
     ],
 )  # fmt: skip
 def test_a_wrong_argument_is_refused_at_the_definition(options: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from filewheel.disk.threads import started
 from filewheel.errors import ClusterError, NoBroker
 from filewheel.kafka.client.transaction_sink import TransactionSink
-from filewheel.kafka.client.trouble import cluster_error, error_of
+from filewheel.kafka.client.trouble import cluster_error, error_of, made
 from filewheel.kafka.node.transport import Done, End, Outcome
 from filewheel.kafka.records.record import Outgoing
 
@@ -155,7 +155,7 @@ class TransactionCallSink(TransactionSink):
 
         Raises ClusterError.
         """
-        producer = self._client.Producer(self._config)
+        producer = made(self._client.Producer, self._config)
         try:
             producer.init_transactions(ASK_S)
             touches = [Outgoing(t, None, None, ((TOUCH, b"aborted"),), p) for t, p in self._partitions()]

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from filewheel.errors import ClusterError, NoBroker
-from filewheel.kafka.client.trouble import BY_SIZE, client, cluster_error, error_of, log, refusal_of
+from filewheel.kafka.client.trouble import BY_SIZE, client, cluster_error, error_of, log, made, refusal_of
 from filewheel.kafka.node.transport import Done, End, Outcome, Refusal
 from filewheel.kafka.records.record import Outgoing
 
@@ -32,7 +32,7 @@ class SharedProducer:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._client = client()
-        self._producer = self._client.Producer(config)
+        self._producer = made(self._client.Producer, config)
         self._again: deque[Callable[[], None]] = deque()
         """Sends that found the queue full. The serving thread repeats them: each answer makes room."""
         self._ended = False

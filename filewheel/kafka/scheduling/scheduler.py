@@ -80,6 +80,11 @@ class KafkaScheduler(Definitions):
         super().__init__(Metrics() if metrics is None else metrics)
         if not isinstance(bootstrap, str) or not bootstrap:
             raise BadArgument(f"bootstrap is host:port of one broker or more, not {shown(bootstrap)}")
+        if config is not None and not isinstance(config, Mapping):
+            raise BadArgument(f"config maps settings of librdkafka to values, not {shown(config)}")
+        for option, text in (("name", name), ("group", group)):
+            if text is not None and (not isinstance(text, str) or not text):
+                raise BadArgument(f"{option} is a name, not {shown(text)}")
         processes = os.cpu_count() or 1 if processes is None else processes
         for option, count in (("threads", threads), ("processes", processes), ("in_flight", in_flight)):
             check_whole(option, count)
