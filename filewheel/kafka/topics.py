@@ -14,7 +14,6 @@ from typing import Any
 
 from filewheel.bridges.extra import need
 from filewheel.errors import BadArgument, NoBroker
-from filewheel.kafka.client.admin import LIMIT_S
 from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
 from filewheel.kafka.levels.naming import Level
 from filewheel.kafka.records.options import Policy
@@ -22,6 +21,8 @@ from filewheel.kafka.records.options import Policy
 ANSWER_S = 30.0
 NEW_TOPIC_S = (0.2, 0.5, 1.0, 2.0)
 """The waits before a topic is asked for again that somebody else has just made."""
+LIMIT_S = 60.0
+"""How long the client may take for one answer."""
 FOREVER = "-1"
 
 

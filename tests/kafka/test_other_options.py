@@ -69,7 +69,9 @@ def test_a_node_with_other_options_ends_and_says_so(tmp_path: Path, other: Polic
     first.node.source.close()
     before = len(cluster.logs["delay.cursor", 0].entries)
     second = node(cluster, tmp_path / "b", other, clock=first.clock)
-    with pytest.raises(BadArgument, match="was served by node with another --horizon, --default-target or --keyed"):
+    with pytest.raises(
+        BadArgument, match="was served by node with another --horizon, --on-horizon, --default-target or"
+    ):
         second.run()
     assert len(cluster.logs["delay.cursor", 0].entries) == before + 1  # its barrier
     assert not (tmp_path / "b").exists()

@@ -74,7 +74,7 @@ log = logging.getLogger("filewheel.kafka")
 )
 @click.option(
     "--accept-options", is_flag=True,
-    help="Serve with another --horizon, --default-target or --keyed than before. What went out may go out again.",
+    help="Serve with another horizon, default target or --keyed than before. What went out may go out again.",
 )  # fmt: skip
 def run(
     out: Output,

@@ -235,7 +235,7 @@ class Owner:
         if not self._settings.accept_options:  # mutant: kafka-other-options
             raise BadArgument(
                 f"partition {partition} was served by {marker.owner or 'a node'} with another --horizon, "
-                "--default-target or --keyed",
+                "--on-horizon, --default-target or --keyed",
                 hint="give all nodes the same; after a change on purpose, remove the data directories of all nodes and "
                 "start the first with --accept-options",
             )

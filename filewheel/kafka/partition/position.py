@@ -64,7 +64,7 @@ def check_source(directory: Directory, source: Source) -> None:
             )
         if source.options and found.options not in ("", source.options):  # mutant: kafka-wheel-of-other-options
             raise BadArgument(
-                f"{directory.path}: it was filled with another --horizon, --default-target or --keyed",
+                f"{directory.path}: it was filled with another --horizon, --on-horizon, --default-target or --keyed",
                 hint="give all nodes the same options; or " + _HINT,
             )
         merged = replace(source, topic_id=found.topic_id or source.topic_id, options=found.options or source.options)
