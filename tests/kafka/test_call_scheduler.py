@@ -559,3 +559,11 @@ def test_a_header_of_the_delay_service_is_refused() -> None:
     for name in ("scheduler-epoch", "filewheel-due-ms"):
         with pytest.raises(BadArgument, match="delay service"):
             scheduler.enqueue("note", [1], headers={name: "1"})
+
+
+def test_a_setting_that_the_client_does_not_know_is_named_at_the_first_enqueue() -> None:
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    scheduler = KafkaScheduler("127.0.0.1:1", topic="delays", calls="calls", config={"nonsense": 1})
+    with pytest.raises(BadArgument, match="nonsense"):
+        scheduler.enqueue("note")
+    scheduler.stop()
