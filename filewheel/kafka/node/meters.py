@@ -56,6 +56,7 @@ METERS = (
           "outcome", ("delivered", "dead_letter", "rolled", "put_back")),
     Meter("waiting", _G, RECORDS, "Records that wait; absent until they were counted after a take-over.", _EACH),
     Meter("queue_records", _G, RECORDS, "Records that were read and are not in the wheel yet.", _EACH),
+    Meter("queue_bytes", _G, RECORDS, "Bytes of those records.", _EACH),
     Meter("lag_records", _G, RECORDS, "Offsets of the log that the wheel has not taken in.", _EACH),
     Meter("ingested_offset", _G, RECORDS, "The offset after the last record that was taken in.", _EACH),
     Meter("lateness_seconds", _H, LATENESS,

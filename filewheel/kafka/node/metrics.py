@@ -91,6 +91,7 @@ class NodeMetrics:
 
     def _of_partition(self, owned: Owned) -> Iterator[tuple[str, float]]:
         yield "queue_records", owned.queued
+        yield "queue_bytes", owned.queued_bytes
         wheel = owned.wheel
         figures = self.watch.figures().get(owned.partition)
         if wheel is None:
