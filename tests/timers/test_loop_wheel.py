@@ -172,6 +172,24 @@ def test_another_thread_is_refused_and_nothing_is_started(make: Any) -> None:
     run(body, make)
 
 
+def test_a_wheel_that_was_made_before_its_loop_ran_in_another_thread_belongs_to_that_thread(make: Any) -> None:
+    loop = FakeTimeLoop()
+    wheel = make(loop)
+    called: list[int] = []
+
+    async def body() -> None:
+        wheel.call_later(1, called.append, threading.get_ident())
+        async with wheel.timeout(5):
+            await asyncio.sleep(2)
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(body()))
+    thread.start()
+    thread.join()
+    assert called == [thread.ident]
+    assert len(wheel) == 0
+    loop.close()
+
+
 def test_a_loop_that_is_closed_is_refused_and_its_timeouts_can_be_cancelled(make: Any) -> None:
     loop = FakeTimeLoop()
     wheel = make(loop)
