@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -244,6 +245,20 @@ def test_a_producer_that_another_process_opened_is_refused() -> None:
         producer.send("mails", b"")
     producer.close()
     sender.close()
+
+
+def test_ctrl_c_ends_a_command_that_waits_for_a_broker_and_a_with_whose_records_have_no_answer() -> None:
+    words = ("-b", NOBODY, "-t", "delays", "--in", "1", "--target", "mails", "x")
+    process = start("kafka", "produce", *words)
+    with stopped(process):
+        assert process.stderr is not None
+        assert "refused" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert finish(process, timeout=120).code == 130
+    producer = DelayProducer(NOBODY, topic="delays", timeout_s=600)
+    future = producer.send("mails", b"")
+    producer.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert isinstance(future.exception(0), ClusterError)
 
 
 FORK = """

@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from filewheel.bridges.extra import need
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.errors import BadArgument, ClusterError, MissingTopic, NoBroker, NotAllowed
 from filewheel.kafka.client.quiet_log import QuietLog
 from filewheel.kafka.node.transport import Refusal
+from filewheel.message import US_PER_S
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("filewheel.kafka.client")
 NEW_TOPIC_S = (0.2, 0.5, 1.0)
 """The waits before a missing topic is asked for again."""
+SLICE_S = 1.0
 client_log = QuietLog(log)
 """The logger of each client."""
 
@@ -112,11 +115,25 @@ def listed(handle: Any, topic: str, address: str, timeout_s: float) -> Mapping[s
     Of one topic alone, a broker might make it. Raises NoBroker, NotAllowed, ClusterError.
     """
     for wait_s in (*NEW_TOPIC_S, 0.0):
-        try:
-            found: Mapping[str, Any] = handle.list_topics(timeout=timeout_s).topics
-        except client().KafkaException as exc:
-            raise cluster_error(error_of(exc), address) from exc
+        found = _listed_within(handle, address, timeout_s)
         if topic in found:
             break
         threading.Event().wait(wait_s)
     return found
+
+
+def _listed_within(handle: Any, address: str, timeout_s: float) -> Mapping[str, Any]:
+    """Ask for all topics, in growing slices: inside of a call of the client no Ctrl-C is noticed."""
+    end_us = SYSTEM_CLOCK.steady_us() + round(timeout_s * US_PER_S)
+    slice_s = SLICE_S
+    while True:
+        left_s = (end_us - SYSTEM_CLOCK.steady_us()) / US_PER_S
+        try:
+            found: Mapping[str, Any] = handle.list_topics(timeout=max(min(slice_s, left_s), 0.1)).topics
+            return found
+        except client().KafkaException as exc:
+            error = error_of(exc)
+            if error.name() not in _NO_BROKER or left_s <= slice_s:
+                raise cluster_error(error, address) from exc
+        threading.Event().wait(0.05)
+        slice_s *= 2

@@ -19,7 +19,7 @@ from filewheel.journal.columns import At, Delay
 from filewheel.kafka.client.sender import ROOM_S, Sender
 from filewheel.kafka.produce.delivery import Delivered, delivered
 from filewheel.kafka.produce.handle import TIMEOUT_MAX_S, SenderHandle
-from filewheel.kafka.produce.producer import GRACE_S, TIMEOUT_S
+from filewheel.kafka.produce.producer import GRACE_S, INTERRUPTED_S, TIMEOUT_S
 from filewheel.kafka.produce.request import Headers, Requests, Text
 from filewheel.kafka.records.record import Outgoing
 
@@ -63,7 +63,7 @@ class AsyncDelayProducer:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self.close()
+            await self._close(INTERRUPTED_S if exc is not None and not isinstance(exc, Exception) else None)
         except FilewheelError as other:
             if exc is None:
                 raise
@@ -127,10 +127,13 @@ class AsyncDelayProducer:
 
     async def close(self) -> None:
         """Flush, and close the client. A second call does nothing. Raises NoBroker; it is closed in any case."""
+        await self._close(None)
+
+    async def _close(self, timeout_s: float | None) -> None:
         try:
             sender = self._handle.opened()
             if sender is not None:
-                await self._flush(sender, None)
+                await self._flush(sender, timeout_s)
         finally:
             await self._close_sender()
 

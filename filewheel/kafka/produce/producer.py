@@ -27,6 +27,8 @@ log = logging.getLogger("filewheel.kafka")
 TIMEOUT_S = 30.0
 GRACE_S = 30.0
 """How much later than its time-out the client may answer."""
+INTERRUPTED_S = 2.0
+"""How long records that were sent may take to arrive after a Ctrl-C."""
 _FAILED_MAX = 1000
 
 
@@ -73,7 +75,8 @@ class DelayProducer:
             self.close()
             return
         try:
-            self.close()
+            # Ctrl-C must not wait for a broker that is away.
+            self._close(None if isinstance(exc, Exception) else INTERRUPTED_S)
         except FilewheelError as other:  # the error of the body counts
             log.error("%s", other)
 
@@ -145,10 +148,13 @@ class DelayProducer:
 
     def close(self) -> None:
         """Flush, and close the client. A second call does nothing. Raises as `flush`; it is closed in any case."""
+        self._close(None)
+
+    def _close(self, timeout_s: float | None) -> None:
         try:
             sender = self._handle.opened()
             if sender is not None:
-                self._flush(sender, None)
+                self._flush(sender, timeout_s)
         finally:
             self._close_sender()
 
