@@ -166,10 +166,10 @@ def test_records_are_produced_replaced_and_cancelled_and_the_status_names_owner_
             found = invoke("kafka", "status", *place).json
             return sum(r["waiting"] or 0 for r in found) == count and all(r["state"] == "active" for r in found)
 
-        eventually(lambda: waiting(5), timeout_s=90)  # `two` replaced `one`
+        eventually(lambda: waiting(5), timeout_s=240)  # `two` replaced `one`
         cancelled = invoke("kafka", "cancel", *place, "k")
         assert cancelled.code == 0, cancelled
-        eventually(lambda: waiting(4), timeout_s=90)
+        eventually(lambda: waiting(4), timeout_s=240)
         seen = invoke("kafka", "status", *place)
         assert seen.code == 0, seen
         assert {(r["owner"], r["data"], r["lag"], r["standbys"]) for r in seen.json} == {
