@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -44,6 +45,15 @@ def assert_whole(path: Path) -> None:
     assert not report.damage, report.damage
     kept = sorted(os.listdir(path / "quarantine"))
     assert not kept, kept
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """A test that silences the log for good makes others fail that read it, in whichever process runs them."""
+    yield
+    loud = [name for name in ("filewheel", "filewheel.kafka", "cli") if logging.getLogger(name).level]
+    assert not loud, f"the log of {loud} is silent after this test"
+    assert not logging.root.manager.disable, "the log is silent after this test"
 
 
 @pytest.fixture

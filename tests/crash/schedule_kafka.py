@@ -17,13 +17,15 @@ from tests.kafka.schedule import Broken, play
 def play_schedule(number: int, tally: Tally, rig: Any) -> None:
     """Play one schedule; its seed is the round."""
     tally.count("schedules")
-    logging.getLogger("filewheel.kafka").setLevel(logging.CRITICAL)  # each trouble of a schedule is one line
+    logging.disable(logging.CRITICAL)  # each trouble of a schedule is one line
     try:
         with tempfile.TemporaryDirectory() as directory:
             happened = play(number, Path(directory))
     except Broken as exc:
         tally.violation(str(exc))
         return
+    finally:
+        logging.disable(logging.NOTSET)
     for event, count in happened.items():
         tally.count(event, count)
 
