@@ -83,4 +83,5 @@ def _table(out: Output, every: list[Contestant], costs: list[Cost], wanted: list
 
 
 def _ns(value: float) -> str:
-    return f"{value:,.0f}"
+    """Return at most six characters, so that the table keeps its width on a slow machine."""
+    return f"{value:,.0f}" if value < 100_000 else f"{value / 1e6:,.1f}M"
