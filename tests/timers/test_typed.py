@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.test_typing import check
+from tests.support_typing import check
 
 
 def test_the_arguments_of_a_scheduled_function_are_checked_and_its_result_is_known(tmp_path: Path) -> None:
