@@ -40,7 +40,7 @@ struct Wheel {
     PyObject *clock, *loop, *is_closed; /* is_closed: NULL for a loop that has asyncio's `_closed` */
     unsigned long thread;
     double tick_s, origin;
-    int64_t hand, wake; /* as in timeouts.py */
+    int64_t hand, wake, round; /* as in timeouts.py */
     Py_ssize_t pending;
     int is_steady;
     uint64_t used[LEVELS];
@@ -440,18 +440,22 @@ static PyObject *turn(Wheel *self, PyObject *budget)
     if (self->loop == NULL)
         return PyErr_Format(PyExc_RuntimeError, "__init__ was not called");
     double until = now + budget_s;
-    int64_t end = hand_of(self, now);
     self->thread = PyThread_get_thread_ident(); /* here runs the loop */
     self->wake = -1; /* until `_next`: the driver looks itself */
-    splice(&self->due, &self->soon);
+    if (self->round < 0) { /* else the last turn has left some of its round */
+        self->round = hand_of(self, now);
+        splice(&self->due, &self->soon);
+    }
     for (;;) {
         if (!is_empty(&self->due)) {
             if (expire(self, timeout_of(self->due.after)) < 0)
                 return NULL;
         } else if (!is_empty(&self->moving))
             move_some(self);
-        else if (!turn_to_next(self, end))
+        else if (!turn_to_next(self, self->round)) {
+            self->round = -1;
             Py_RETURN_NONE;
+        }
         now = read_clock(self);
         if (now == -1.0 && PyErr_Occurred())
             return NULL;
@@ -516,6 +520,7 @@ static PyObject *wheel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     make_empty(&self->due);
     make_empty(&self->moving);
     self->wake = NEVER;
+    self->round = -1;
     return (PyObject *)self;
 }
 

@@ -23,6 +23,8 @@ BITS = 6
 SLOTS = 1 << BITS
 NEVER = 1 << 59
 """A due further away waits there."""
+NO_ROUND = -1
+"""As `_round`: the last round was called to its end."""
 IN_TURN = -1
 """As `_armed`: the driver sets its timer at the end of the turn."""
 MOVES = 256
@@ -118,6 +120,7 @@ class TimeoutWheel:
         self._origin = clock()
         self._hand = 0
         self._armed = NEVER
+        self._round = NO_ROUND  # the tick up to which the slots are emptied before what came later is called
         self._pending = 0
         self._used = [0] * LEVELS
         self._slots = [[Links() for _ in range(SLOTS)] for _ in range(LEVELS)]
@@ -180,7 +183,7 @@ class TimeoutWheel:
         ticks = (when - self._origin) / self._tick_s
         if ticks >= NEVER:
             return NEVER
-        tick = max(0, math.floor(ticks))
+        tick = math.floor(max(0.0, ticks))  # -inf: a time before all others
         return tick + (self._origin + tick * self._tick_s < when)  # mutant: loop-wheel-rounded-down
 
     def _hand_of(self, now: float) -> int:
@@ -188,7 +191,7 @@ class TimeoutWheel:
         ticks = (now - self._origin) / self._tick_s
         if ticks >= NEVER:
             return NEVER
-        tick = max(0, math.floor(ticks))
+        tick = math.floor(max(0.0, ticks))  # -inf: a time before all others
         if self._origin + (tick + 1) * self._tick_s <= now:  # mutant: loop-wheel-spins
             return tick + 1
         return tick - (tick > 0 and self._origin + tick * self._tick_s > now)
@@ -248,20 +251,24 @@ class TimeoutWheel:
     def _turn(self, budget_s: float, /) -> None:
         """Call what is due, for so many seconds at most; `_next` says when to go on.
 
-        What a callback starts waits for the next turn, even if it is due at once.
+        What a callback starts waits for the next turn, even if it is due at once. Turns go in rounds: what was due when
+        a round began is called before anything that was started since, so a callback that is slower than the budget
+        and starts itself for now keeps nothing else waiting.
         """
         now = self._clock()
         until = now + budget_s
-        end = self._hand_of(now)
         self._thread = get_ident()
         self._armed = IN_TURN
-        self._due.take_all(self._soon)
+        if self._round == NO_ROUND:  # mutant: loop-wheel-starves
+            self._round = self._hand_of(now)
+            self._due.take_all(self._soon)
         while True:
             if self._due._after is not self._due:
                 self._expire(self._due._after)
             elif self._moving._after is not self._moving:
                 self._move_some()
-            elif not self._turn_to_next(end):
+            elif not self._turn_to_next(self._round):
+                self._round = NO_ROUND
                 return
             if self._clock() >= until:  # mutant: loop-wheel-turns-to-the-end
                 return

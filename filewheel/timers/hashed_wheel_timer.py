@@ -24,7 +24,7 @@ from filewheel.errors import TooManyTimers
 from filewheel.timers.entry import EXPIRED, PENDING, STOPPED, Entry
 from filewheel.timers.hashed_unordered import HashedUnordered
 from filewheel.timers.steady import Delay, Owner, Steady, delay_ns, period_ns
-from filewheel.timers.task import TimerTask, call_logged
+from filewheel.timers.task import TimerTask, call_logged, check_executor
 from filewheel.timers.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class HashedWheelTimer:
         or by `executor`. Raises BadArgument.
         """
         limit = None if max_pending is None else check_whole("max_pending", max_pending)
+        check_executor(executor)
         tick_ns = period_ns("tick_duration", tick_duration)
         self._worker = _Worker(tick_ns, ticks_per_wheel, limit, executor, Steady(clock))
         weakref.finalize(self, self._worker.finish).atexit = False

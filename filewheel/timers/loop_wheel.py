@@ -20,6 +20,8 @@ from filewheel.native.compiled import LoopTimeout, TimeoutWheel
 from filewheel.timers.loop_scope import TimeoutScope
 
 TICK_S = 0.01
+TICK_MIN_S, TICK_MAX_S = 1e-6, 1e6
+"""Finer than any loop wakes; and a time-out that is late by more than days is a mistake."""
 TURN_S = 0.01
 """How long the wheel calls what is due before others have their turn: a callback that takes longer ends it."""
 DAY_S = 86400.0
@@ -38,9 +40,9 @@ class LoopWheel(TimeoutWheel):
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None, *, tick_s: float = TICK_S) -> None:
         """Make a wheel for the running loop, or for the given one.
 
-        Raises BadArgument without a loop, or for a tick that is not a positive number; Closed for a closed loop.
+        Raises BadArgument without a loop, or for a tick that is no number from 1e-6 to 1e6; Closed for a closed loop.
         """
-        check_number("tick_s", tick_s)
+        check_number("tick_s", tick_s, least=TICK_MIN_S, most=TICK_MAX_S)
         loop = _loop_of(loop)
         # The time of uvloop is that of the iteration, so after a long callback a delay would begin in the past.
         is_steady = type(loop).time is asyncio.BaseEventLoop.time or type(loop).__module__.startswith("uvloop")

@@ -62,6 +62,8 @@ class Scheme(ABC, Generic[Item]):
 
         Raises BadArgument for an entry of another scheme.
         """
+        if not isinstance(entry, Entry):
+            raise BadArgument(f"entry is what a start returned, not {shown(entry)}")
         if entry.scheme is not self:
             raise BadArgument(f"{shown(entry)} was started by another scheme", hint="stop it there")
         if entry.state is not PENDING:  # mutant: timer-state-changes-twice

@@ -21,6 +21,8 @@ from filewheel.errors import BadArgument, Closed, Forked, Reentered
 Result = TypeVar("Result")
 NS_PER_S = 1_000_000_000
 NS_PER_US = 1_000
+DELAY_MAX_S = 10**18
+"""The longest delay, more than the age of the universe: in nanoseconds it is still far inside of a float."""
 WAIT_MAX_S = 60.0
 """The longest wait in one piece: the steady clock counts a suspended machine's time, and a wait does not."""
 
@@ -32,7 +34,9 @@ def delay_ns(name: str, delay: Delay) -> int:
     """Return a delay to the nearest nanosecond: 0.446 is 446 ms. Raises BadArgument, also for NaN and infinity."""
     if isinstance(delay, timedelta):
         return ((delay.days * 86_400 + delay.seconds) * 1_000_000 + delay.microseconds) * NS_PER_US
-    check_number(name, delay, above=None, most=1e300)
+    check_number(name, delay, above=None, most=DELAY_MAX_S)
+    if delay < -DELAY_MAX_S:
+        return -DELAY_MAX_S * NS_PER_S
     return delay * NS_PER_S if isinstance(delay, int) else round(delay * NS_PER_S)
 
 

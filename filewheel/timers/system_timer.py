@@ -23,7 +23,7 @@ from filewheel.timers.entry import EXPIRED, STOPPED, Entry, Slot
 from filewheel.timers.growing import Growing
 from filewheel.timers.scheduled_executor import ScheduledExecutor
 from filewheel.timers.steady import Delay, Owner, delay_ns, period_ns
-from filewheel.timers.task import TimerTask, call_logged
+from filewheel.timers.task import TimerTask, call_logged, check_executor
 from filewheel.timers.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class SystemTimer:
 
         Without an `executor` the timer has one thread of its own for the functions. Raises BadArgument.
         """
+        check_executor(executor)
         self._reaper = _Reaper(period_ns("tick", tick), slots, executor, clock)
         weakref.finalize(self, self._reaper.finish).atexit = False
 

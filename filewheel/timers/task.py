@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from filewheel.checks import shown
+from filewheel.errors import BadArgument
 from filewheel.timers.entry import PENDING, Entry, State
 from filewheel.timers.steady import bound
 
@@ -55,6 +57,12 @@ class TimerTask:
 
     def __repr__(self) -> str:
         return f"<TimerTask {self.state.value}: {self._call}>"
+
+
+def check_executor(executor: object) -> None:
+    """Raise BadArgument unless this is an executor, or None."""
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise BadArgument(f"executor has a method submit, which {shown(executor)} has not")
 
 
 def call_logged(call: Callable[[], Any]) -> None:

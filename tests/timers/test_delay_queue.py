@@ -49,6 +49,8 @@ def test_an_item_that_was_removed_does_not_leave() -> None:
     assert queue.take() == "b"
     with pytest.raises(BadArgument, match="another scheme"):
         queue.remove(DelayQueue[int]().put(1))
+    with pytest.raises(BadArgument, match="what a start returned"):
+        queue.remove("b")  # type: ignore[arg-type]
 
 
 def test_who_waits_gets_an_item_that_is_put_later_and_is_due_earlier_than_the_head() -> None:
@@ -205,7 +207,7 @@ def test_a_clock_that_stands_still_or_runs_back_gives_nothing() -> None:
     assert queue.poll() == "a"
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf"), "1", None, True, 1j, 10**400])
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf"), "1", None, True, 1j, 10**400, 1e300])
 def test_a_delay_that_is_no_finite_number_is_refused(wrong: Any) -> None:
     queue: DelayQueue[str] = DelayQueue()
     with pytest.raises(BadArgument, match="delay is a number"):
@@ -213,6 +215,12 @@ def test_a_delay_that_is_no_finite_number_is_refused(wrong: Any) -> None:
     with pytest.raises(BadArgument, match="timeout is a number"):
         queue.poll(wrong)
     assert len(queue) == 0
+
+
+def test_a_delay_that_is_over_by_more_than_any_clock_counts_is_due_at_once() -> None:
+    queue: DelayQueue[str] = DelayQueue()
+    queue.put("a", -1e300)
+    assert queue.poll(-1e300) == "a"
 
 
 def test_what_is_no_item_no_list_and_no_clock_is_refused() -> None:

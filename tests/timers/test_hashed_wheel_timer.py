@@ -226,6 +226,8 @@ def test_a_delay_that_is_no_finite_number_and_a_tick_that_is_none_are_refused(wr
         HashedWheelTimer(1, 0)
     with pytest.raises(BadArgument):
         HashedWheelTimer(max_pending=0)
+    with pytest.raises(BadArgument, match="method submit"):
+        HashedWheelTimer(executor=3)  # type: ignore[arg-type]
     with pytest.raises(BadArgument, match="a timer calls a function"):
         timer.new_timeout(1, 5)  # type: ignore[arg-type]
     assert len(timer) == 0

@@ -180,6 +180,37 @@ def test_what_a_callback_starts_for_now_waits_for_the_next_turn(core: Any) -> No
     wheel._clear()
 
 
+def test_a_slow_callback_that_starts_itself_for_now_keeps_no_other_waiting(core: Any) -> None:
+    wheel, called = made(core), []
+
+    def slow() -> None:
+        called.append("slow")
+        wheel.now += 0.05  # longer than the budget of a turn
+        wheel.call_later(0, slow)
+        wheel.call_later(0.01, slow)
+
+    wheel.call_later(0, slow)
+    wheel.call_later(0.2, called.append, "other")
+    for _ in range(60):
+        wheel._turn(0.01)
+        wheel._next()
+    assert "other" in called
+    called.clear()
+    wheel.call_later(-1, called.append, "late already")
+    for _ in range(200):
+        wheel._turn(0.01)
+        wheel._next()
+    assert "late already" in called
+    wheel._clear()
+
+
+def test_a_time_before_all_others_is_due_at_once(core: Any) -> None:
+    wheel, called = made(core), []
+    wheel.call_at(-1.7e308, called.append, 1)
+    wheel.drive()
+    assert called == [1]
+
+
 def test_a_callback_may_cancel_its_neighbours_and_clear_the_wheel(core: Any) -> None:
     wheel, called = made(core), []
     second: list[Any] = []

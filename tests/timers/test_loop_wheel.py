@@ -219,6 +219,7 @@ def test_without_a_loop_or_with_wrong_arguments_the_error_names_the_argument(mak
             (lambda: wheel.timeout_at(float("inf")), "when"),
             (lambda: make(tick_s=0), "tick_s"),
             (lambda: make(tick_s=float("nan")), "tick_s"),
+            (lambda: make(tick_s=1e-12), "tick_s"),
         ):
             with pytest.raises(BadArgument, match=name):
                 call()

@@ -155,6 +155,8 @@ def test_a_delay_that_is_no_finite_number_and_a_tick_that_is_none_are_refused(wr
         SystemTimer(0)
     with pytest.raises(BadArgument):
         SystemTimer(1, 1)
+    with pytest.raises(BadArgument, match="method submit"):
+        SystemTimer(executor=3)  # type: ignore[arg-type]
     with pytest.raises(BadArgument, match="a timer calls a function"):
         timer.add(1, 5)  # type: ignore[arg-type]
     assert len(timer) == 0
