@@ -125,6 +125,14 @@ def test_data_that_another_node_uses_is_refused(tmp_path: Path) -> None:
     DataLock(tmp_path / "data", "delays").close()
 
 
+def test_a_node_says_nothing_of_an_assignment_that_brings_no_partition(caplog: pytest.LogCaptureFixture) -> None:
+    hands = Hands(Cluster(partitions=1))
+    with caplog.at_level(logging.INFO, "filewheel.kafka"):
+        hands.node.owner.assigned([])
+        hands.node.owner.revoked([])
+    assert [r.getMessage() for r in caplog.records if r.getMessage().startswith("partitions")] == []
+
+
 def test_a_node_says_which_partitions_come_and_go(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster(partitions=2)
     with caplog.at_level(logging.INFO, "filewheel.kafka"):

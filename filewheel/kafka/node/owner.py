@@ -80,7 +80,8 @@ class Owner:
 
     def assigned(self, partitions: Sequence[int]) -> None:
         """Take partitions over, each in the background."""
-        log.info("partitions %s are ours", shown(partitions))
+        if partitions:  # a cooperative rebalance also calls with none
+            log.info("partitions %s are ours", shown(partitions))
         for partition in partitions:
             owned = Owned(partition)
             with self._lock:
@@ -91,7 +92,8 @@ class Owner:
 
     def revoked(self, partitions: Sequence[int]) -> None:
         """Finish the units of partitions, and close their wheels."""
-        log.info("partitions %s go to another node", shown(partitions))
+        if partitions:
+            log.info("partitions %s go to another node", shown(partitions))
         leaving = [owned for p in partitions if (owned := self._remove(p)) is not None]
         events = [(owned, self._loop.drain(owned.partition)) for owned in leaving]
         for owned, event in events:
