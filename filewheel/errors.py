@@ -345,7 +345,13 @@ def disk_error(exc: OSError, path: str, *, undone: str = "") -> FilewheelError:
         return DiskError(f"too many open files ({says})", errno=code, path=path, hint="raise `ulimit -n`")
     if code == errno.EAGAIN:
         return DiskError(says, errno=code, path=path, hint="raise `ulimit -u`, or the container's task limit")
-    hint = getattr(exc, "hint", "look at the kernel log, then `filewheel verify`")
+    is_gone = code in (errno.ENOENT, errno.ENOTDIR)
+    advice = (
+        "look what removed or replaced it, then open again"
+        if is_gone
+        else "look at the kernel log, then `filewheel verify`"
+    )
+    hint = getattr(exc, "hint", advice)
     return DiskError(says, errno=code, path=path, hint=hint)
 
 
