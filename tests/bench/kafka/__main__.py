@@ -26,7 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run it."""
     args = arguments(argv)
     if args.show:
-        print(tables(load_run(*args.show)))
+        shown = load_run(*args.show)
+        if args.docs:
+            _write_page(shown)
+        print(tables(shown))
         return 0
     names = args.only.split(",") if args.only else [measure.name for measure in MEASURES]
     keys = args.sides.split(",") if args.sides else [side.key for side in SIDES]
@@ -40,10 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.json:
             run.save(args.json)
         if args.docs and not status:
-            run.save(RUN)
-            PAGE.write_text(filled(PAGE.read_text(), run))
+            _write_page(run)
         print(tables(run))
     return status
+
+
+def _write_page(run: Run) -> None:
+    run.save(RUN)
+    PAGE.write_text(filled(PAGE.read_text(), run))
 
 
 def _measure(args: argparse.Namespace, chosen: list[Measure], keys: list[str], run: Run) -> int:
