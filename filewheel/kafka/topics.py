@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from filewheel.bridges.extra import need
-from filewheel.errors import BadArgument, NoBroker
+from filewheel.errors import BadArgument, ClusterError, NoBroker
 from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
 from filewheel.kafka.levels.naming import Level
 from filewheel.kafka.records.options import Policy
 
 ANSWER_S = 30.0
-NEW_TOPIC_S = (0.2, 0.5, 1.0, 2.0)
+NEW_TOPIC_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 """The waits before a topic is asked for again that somebody else has just made."""
 LIMIT_S = 60.0
 """How long the client may take for one answer."""
@@ -182,6 +182,8 @@ class _Cluster:
                 break
             time.sleep(wait_s)
             present = self.partitions(name)
+        if not present:  # it may have any number of partitions, and must not get more  # mutant: kafka-unknown-enlarged
+            raise ClusterError(f"there is a topic {name}, and this broker does not know it yet", hint="call again")
         added = max(partitions - present, 0)
         if added:
             new = self._words.NewPartitions(name, partitions)

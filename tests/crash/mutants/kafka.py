@@ -114,4 +114,6 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_clock_guard.py::test_a_node_whose_clock_is_ahead_holds_its_records_until_it_is_right"),
     m("kafka-bytes-unbounded", "C", without(2), "records that wait to be taken in have a bound in bytes",
       "tests/kafka/test_clock_guard.py::test_a_queue_of_few_large_records_pauses_its_partition"),
+    m("kafka-unknown-enlarged", "C", NEVER, "a topic of which nothing is known yet gets no more partitions",
+      "tests/kafka/test_topics.py::test_a_topic_that_stays_unknown_is_an_error_and_gets_no_partitions"),
 ]  # fmt: skip
