@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.suite import AT_MOST
+
 ROOT = Path(__file__).parent.parent
 
 FAILS_ONCE = """
@@ -58,7 +60,7 @@ def test_a_test_that_always_fails_fails_the_run(tmp_path: Path) -> None:
 
 
 def test_many_failures_are_not_run_again(tmp_path: Path) -> None:
-    text = FAILS_ONCE + "\n".join(f"def test_{n}():\n    assert False\n" for n in range(6))
+    text = FAILS_ONCE + "\n".join(f"def test_{n}():\n    assert False\n" for n in range(AT_MOST))
     done = suite(tmp_path, text)
     assert done.returncode == 1
     assert "now alone" not in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,9 +25,17 @@ from filewheel import (
 )
 from filewheel.testing import FakeClock, TooManySteps, advance, run_until
 from tests.conftest import assert_whole
+from tests.support import eventually
 from tests.support_aio import our_threads
 
 Log = list[tuple[str, float]]
+
+
+@pytest.fixture(autouse=True)
+def begun_without_threads() -> None:
+    """Let the threads end that earlier tests of this process left to a collection."""
+    gc.collect()
+    eventually(lambda: not our_threads())
 
 
 @pytest.fixture
