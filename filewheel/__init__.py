@@ -4,8 +4,8 @@
 A file imports only from its own folder and from those to the left of it (tests/test_layers.py checks it):
 
     errors checks message | native | env timespec | timers | format | disk | roster | journal | laps | lookup
-    | keys | firing | metrics | replication | reader changes wheel keeper | aio tools | scheduling | bridges testing
-    | kafka
+    | keys | firing | metrics | replication | reader changes wheel keeper | aio tools | scheduling | live
+    | bridges testing | kafka
 """
 
 __version__ = "0.1.0"

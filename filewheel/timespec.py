@@ -167,3 +167,24 @@ def _next_clock(text: str, hour: int, minute: int, second: int, now: datetime) -
             if found.astimezone(UTC) > now.astimezone(UTC):
                 return found
         day += timedelta(days=1)
+
+
+# -- for people ------------------------------------------------------------------------------------------------
+
+_SPANS_S = (("y", 31_536_000), ("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
+
+
+def span(us: int) -> str:
+    """Write a length of time in its two largest units: "1h 30m", "42s", "250ms"."""
+    if us < US_PER_S:
+        return f"{us // 1000}ms" if us >= 1000 else f"{us}µs" if us else "0s"
+    seconds = us // US_PER_S
+    if seconds < 10:
+        return f"{us / US_PER_S:.1f}s".replace(".0s", "s")
+    for at, (unit, size) in enumerate(_SPANS_S):
+        if seconds >= size:
+            whole, rest = divmod(seconds, size)
+            if unit == "s" or rest < _SPANS_S[at + 1][1]:
+                return f"{whole}{unit}"
+            return f"{whole}{unit} {rest // _SPANS_S[at + 1][1]}{_SPANS_S[at + 1][0]}"
+    return "0s"

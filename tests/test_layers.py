@@ -62,8 +62,8 @@ def test_the_line_of_folders_names_each_folder_and_each_file_at_the_top_once() -
     assert sorted(ORDER) == sorted(files | folders)
 
 
-def test_the_library_has_at_most_thirty_entries() -> None:
-    assert len([p for p in LIBRARY.iterdir() if p.name != "__pycache__"]) <= 30
+def test_the_library_has_at_most_thirty_one_entries() -> None:
+    assert len([p for p in LIBRARY.iterdir() if p.name != "__pycache__"]) <= 31
 
 
 @pytest.mark.parametrize("path", list(modules()), ids=name_of)
@@ -203,7 +203,8 @@ def test_the_command_line_imports_only_what_a_program_of_a_user_may() -> None:
                 assert set(names) <= {"filewheel"}, f"{path} imports {names}"
             elif isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").startswith("filewheel"):
                 module = str(node.module)
-                assert module in PUBLIC or module.partition(".tools")[0] == "filewheel", f"{path} imports {module}"
+                is_public = module in PUBLIC or module.startswith(("filewheel.tools", "filewheel.live"))
+                assert is_public, f"{path} imports {module}"
                 offered = getattr(importlib.import_module(module), "__all__", None)
                 names = [alias.name for alias in node.names]
                 assert offered is None or set(names) <= set(offered), f"{path} imports {names} from {module}"

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from filewheel import FilewheelError, NoWheel, Roster, Wheel
-from filewheel.tools.dump import iso
+from filewheel.live.backups import member_fields as member_fields
+from filewheel.live.backups import set_fields as set_fields
+from filewheel.live.backups import set_of
+from filewheel.live.backups import state_of as state_of
 
 from .output import Output
 from .progress import Progress
@@ -39,14 +41,8 @@ def set_roster_of(out: Output) -> Roster | None:
 def find_set(out: Output) -> SetStatus | None:
     """Return the set of the wheel that `-C` names; None when it stands alone or, with a warning, cannot be read."""
     try:
-        own = roster_of(out)
-        if own is None:
-            return None
-        from filewheel import set_status
-
-        status = set_status(out.dir)
-        # The status may come from the primary; the role of this wheel comes from its own roster.
-        return None if status is None else replace(status, roster=own)
+        with Wheel(out.dir, force=out.force) as wheel:
+            return set_of(wheel)
     except (FilewheelError, OSError) as exc:
         out.warn(f"nothing is known of the backups: {exc}")
         return None
@@ -58,13 +54,6 @@ def is_primary(status: SetStatus | None) -> bool:
 
 
 # -- one backup -----------------------------------------------------------------------------------------------
-
-
-def state_of(one: MemberStatus) -> str:
-    """Return a backup's state, as far as it is visible now."""
-    if not one.reachable:
-        return "unreachable"
-    return "damaged" if one.lacks or one.has_bad_keys else one.member.state
 
 
 def trouble_of(one: MemberStatus) -> str:
@@ -100,22 +89,6 @@ def lag_text(one: MemberStatus) -> str:
 
 def _time(seconds: float | None) -> str:
     return "-" if seconds is None else span(round(seconds * 1000) * 1000)
-
-
-def member_fields(one: MemberStatus) -> dict[str, Any]:
-    """Return a backup's JSON fields."""
-    return {
-        "path": one.member.path,
-        "wheel": one.member.wheel,
-        "mode": one.member.mode,
-        "state": state_of(one),
-        "since": iso(one.member.since_us) if one.member.since_us else None,
-        "lag_messages": one.lag_messages,
-        "lag_bytes": one.lag_bytes,
-        "lag_s": one.lag_s,
-        "following": one.following,
-        "why": one.why or one.member.why,
-    }
 
 
 def print_members(out: Output, status: SetStatus) -> None:
@@ -156,16 +129,6 @@ def rules_of(roster: Roster) -> list[str]:
 
 
 # -- the set --------------------------------------------------------------------------------------------------
-
-
-def set_fields(status: SetStatus) -> dict[str, Any]:
-    """Return a set's JSON fields."""
-    return {
-        "role": status.roster.role,
-        "epoch": status.roster.epoch,
-        "primary": status.primary,
-        "backups": [member_fields(one) for one in status.members],
-    }
 
 
 def set_line(status: SetStatus) -> str:

@@ -1,128 +1,27 @@
-"""A picture of the time ahead: the messages due in each second of the next minute, minute of the next hour, and so on.
+"""Draws the time ahead as bars, and counts as rows.
 
-Bars start at whole seconds, minutes and half hours: most files of the wheel fit between two edges and are counted by
-their headers, and the labels are familiar times. A view ends exactly a minute, an hour or a day from now, so its first
-and last bars are partial. Overdue messages are counted separately.
-Invariant: each message is counted once in each view that reaches as far as its due time.
+Invariant: every count above 0 is visible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from filewheel import Histogram
-from filewheel.tools.dump import iso
+from filewheel.live.ahead import Ahead as Ahead
+from filewheel.live.ahead import View
 
-from ..times import US_PER_S
 from .text import count, local, pad, width
-
-_DAY_S = 86_400
-_BEYOND = ((2, "1 to 2 days"), (7, "2 to 7 days"), (28, "1 to 4 weeks"), (365, "1 to 12 months"))
 
 Style = Callable[[str, str], str]
 """(text, role) → coloured text; roles are bar, axis, title, late."""
 
 
-@dataclass(frozen=True)
-class View:
-    """A row of bars, equal in time except for the partial ends."""
+def label(view: View, i: int) -> str:
+    """Return the label of a view's i-th bar."""
+    if i == 0 and view.step_s == 1:
+        return "now"
+    return f"+{i}s" if view.step_s == 1 else f"{local(view.edge(i)):%H:%M}"
 
-    name: str
-    unit: str
-    start_us: int
-    step_s: int
-    end_us: int
-    bars: int
-    tick: int
-    """The number of bars per label."""
-
-    def edge(self, i: int) -> int:
-        """Return the start of the i-th bar."""
-        return min(self.end_us, self.start_us + i * self.step_s * US_PER_S)
-
-    def label(self, i: int) -> str:
-        """Return the label of the i-th bar."""
-        if i == 0 and self.step_s == 1:
-            return "now"
-        return f"+{i}s" if self.step_s == 1 else f"{local(self.edge(i)):%H:%M}"
-
-
-def views(now_us: int) -> list[View]:
-    """Return the three views of the time ahead."""
-
-    def view(name: str, unit: str, step_s: int, bars: int, tick: int) -> View:
-        step_us = step_s * US_PER_S
-        return View(name, unit, now_us // step_us * step_us, step_s, now_us + bars * step_us, bars + 1, tick)
-
-    return [
-        view("next minute", "a second", 1, 60, 10),
-        view("next hour", "a minute", 60, 60, 10),
-        view("next day", "half an hour", 1800, 48, 8),
-    ]
-
-
-class Ahead:
-    """The counts of the time ahead, between the edges that it chooses."""
-
-    def __init__(self, now_us: int) -> None:
-        self.now_us = now_us
-        self.views = views(now_us)
-        day = self.views[-1]
-        self.beyond = [(label, day.start_us + days * _DAY_S * US_PER_S) for days, label in _BEYOND]
-        edges = {now_us, *(end for _, end in self.beyond)}
-        for view in self.views:
-            edges.update(view.edge(i) for i in range(view.bars + 1))
-        self.edges_us = sorted(edges)
-        self._below: dict[int, int] = {}
-        self._after = 0
-
-    def fill(self, histogram: Histogram) -> None:
-        """Take the counts between the edges."""
-        total = histogram.before
-        for edge, inside in zip(histogram.edges_us, [*histogram.counts, 0], strict=True):
-            self._below[edge] = total
-            total += inside
-        self._after = histogram.after
-
-    def _between(self, start_us: int, end_us: int) -> int:
-        start_us, end_us = max(start_us, self.now_us), max(end_us, self.now_us)
-        return self._below[end_us] - self._below[start_us]
-
-    @property
-    def overdue(self) -> int:
-        """The number of overdue messages."""
-        return self._below[self.now_us]
-
-    def counts(self, view: View) -> list[int]:
-        """Return a view's bars."""
-        return [self._between(view.edge(i), view.edge(i + 1)) for i in range(view.bars)]
-
-    def far(self) -> list[tuple[str, int]]:
-        """Return the counts beyond the next day, row by row."""
-        rows = []
-        day = self.views[-1]
-        start = day.edge(day.bars)
-        for label, end in self.beyond:
-            rows.append((label, self._between(start, end)))
-            start = end
-        return [*rows, ("later", self._after)]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all counts."""
-        shown = {
-            view.name.removeprefix("next "): {
-                "start": iso(view.start_us),
-                "step_s": view.step_s,
-                "counts": self.counts(view),
-            }
-            for view in self.views
-        }
-        return {"now": iso(self.now_us), "overdue": self.overdue, **shown, "beyond": dict(self.far())}
-
-
-# -- drawing --------------------------------------------------------------------------------------------------
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _ASCII = " .:|"
@@ -153,7 +52,7 @@ def lying_bar(number: int, most: int, columns: int, *, blocks: bool) -> str:
 def axis(view: View, *, blocks: bool) -> str:
     """Draw the line under the bars, with its labels."""
     mark, line = ("┴", "─") if blocks else ("+", "-")
-    parts = [f"{mark}{view.label(i)}".ljust(view.tick, line) for i in range(0, view.bars, view.tick)]
+    parts = [f"{mark}{label(view, i)}".ljust(view.tick, line) for i in range(0, view.bars, view.tick)]
     return "".join(parts)[: view.bars]
 
 

@@ -12,6 +12,8 @@ import re
 from datetime import datetime
 from typing import Any
 
+from filewheel.timespec import span as span
+
 from ..times import US_PER_S, to_datetime
 
 # C0, DEL and C1 controls; marks and controls that reorder text; line separators; lone surrogates.
@@ -92,24 +94,6 @@ def pad(text: str, columns: int, *, right: bool = False) -> str:
 
 
 # -- quantities -----------------------------------------------------------------------------------------------
-
-_UNITS = (("y", 31_536_000), ("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
-
-
-def span(us: int) -> str:
-    """Write a length of time in its two largest units: "1h 30m", "42s", "250ms"."""
-    if us < US_PER_S:
-        return f"{us // 1000}ms" if us >= 1000 else f"{us}µs" if us else "0s"
-    seconds = us // US_PER_S
-    if seconds < 10:
-        return f"{us / US_PER_S:.1f}s".replace(".0s", "s")
-    for at, (unit, size) in enumerate(_UNITS):
-        if seconds >= size:
-            whole, rest = divmod(seconds, size)
-            if unit == "s" or rest < _UNITS[at + 1][1]:
-                return f"{whole}{unit}"
-            return f"{whole}{unit} {rest // _UNITS[at + 1][1]}{_UNITS[at + 1][0]}"
-    return "0s"
 
 
 def away(us: int) -> str:

@@ -1,0 +1,100 @@
+"""A message as the call of a handler: its arguments, its schedule and its attempts, as JSON and as a line of text.
+
+Messages may come from anywhere, so an unreadable call is shown as a plain message. The keys of the JSON are a public
+API (docs/cli.md).
+Invariant: nothing here raises for a message that the library could read.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import datetime
+from typing import Any
+
+from filewheel.errors import Damaged
+from filewheel.message import ARGS, US_PER_S, Message
+from filewheel.scheduling.call import call_of
+from filewheel.scheduling.cron.cron import Cron
+from filewheel.scheduling.cron.recurrence import Recurrence
+from filewheel.scheduling.failure import history_of
+from filewheel.scheduling.schedule import StoredSchedule, schedule_of
+from filewheel.timespec import parse_duration, span
+from filewheel.tools.dump import iso, to_json
+
+
+def arguments_of(message: Message) -> tuple[list[Any], dict[str, Any]] | None:
+    """Return a message's positional and keyword arguments; None if it has none that can be read."""
+    if ARGS not in message.headers:
+        return None
+    try:
+        _, args, kwargs = call_of(message)
+        return args, kwargs
+    except Damaged:
+        return None
+
+
+def call_text(message: Message) -> str | None:
+    """Write a message's call as Python would: email('ann', times=2)."""
+    arguments = arguments_of(message)
+    if arguments is None:
+        return None
+    args, kwargs = arguments
+    return f"{message.topic}({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())])})"
+
+
+def message_fields(message: Message) -> dict[str, Any]:
+    """Return the JSON fields of a message, as each form of `inspect` prints them."""
+    fields = to_json(message) | {"size": len(message.payload)} | call_fields(message)
+    return fields if message.died_us is None else fields | {"died": iso(message.died_us)}
+
+
+def call_fields(message: Message) -> dict[str, Any]:
+    """Return the JSON fields of a message's call."""
+    fields: dict[str, Any] = {}
+    arguments = arguments_of(message)
+    if arguments is not None:
+        fields["args"], fields["kwargs"] = (json.loads(json.dumps(part, default=_plain)) for part in arguments)
+    attempts = history_of(message.headers)
+    if attempts:
+        fields["history"] = [{"at": iso(a.at_us), "attempt": a.attempt, "error": a.error} for a in attempts]
+    definition = schedule_of(message)
+    if definition is not None:
+        fields["schedule"] = schedule_fields(definition)
+    return fields
+
+
+def _plain(value: object) -> object:
+    """Convert a value of msgpack that JSON does not have."""
+    if isinstance(value, bytes):
+        return {"b64": base64.b64encode(value).decode()}
+    return value.isoformat() if isinstance(value, datetime) else repr(value)
+
+
+# -- recurring work -------------------------------------------------------------------------------------------
+
+
+def when_of(recurrence: Recurrence) -> tuple[str, str | None]:
+    """Return a recurrence as `filewheel when` takes it, and its zone; an interval has none."""
+    if isinstance(recurrence, Cron):
+        return recurrence.text, recurrence.tz
+    us = recurrence.interval_us
+    text = span(us).replace(" ", "") if us % US_PER_S == 0 else ""
+    # `span` shows two units; an interval with more is written in seconds.
+    return f"every {text if _parsed_us(text) == us else f'{us / US_PER_S:.15g}s'}", None
+
+
+def _parsed_us(text: str) -> int:
+    return parse_duration(text) if text else -1
+
+
+def schedule_fields(definition: StoredSchedule) -> dict[str, Any]:
+    """Return the JSON fields of a schedule's definition."""
+    when, zone = when_of(definition.recurrence)
+    return {
+        "name": definition.name,
+        "when": when,
+        "tz": zone,
+        "missed": definition.missed,
+        "declared": definition.is_declared,
+    }
