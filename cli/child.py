@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 
-from filewheel import Message
+from filewheel import Message, timeout_of
 from filewheel.tools.dump import iso
 
 from .show.text import span
@@ -60,7 +60,11 @@ class Commands:
         self._aborted = False
 
     def run(self, message: Message, late_ms: float) -> str:
-        """Run the command for one message; return why it failed, or "" when it did not."""
+        """Run the command for one message; return why it failed, or "" when it did not.
+
+        A time-out in the message's header counts in place of the command line's.
+        """
+        limit_s = timeout_of(message, None if self._timeout_us is None else self._timeout_us / US_PER_S)
         try:
             with tempfile.TemporaryFile() as body:
                 body.write(message.payload)
@@ -69,7 +73,7 @@ class Commands:
         except (OSError, ValueError) as exc:
             return f"cannot be started: {getattr(exc, 'strerror', None) or exc}"
         try:
-            return self._reason(process)
+            return self._reason(process, limit_s)
         finally:
             with self._lock:
                 self._live.discard(process)
@@ -83,12 +87,12 @@ class Commands:
             self._live.add(process)
         return process
 
-    def _reason(self, process: subprocess.Popen[bytes]) -> str:
+    def _reason(self, process: subprocess.Popen[bytes], limit_s: float | None) -> str:
         try:
-            code = process.wait(None if self._timeout_us is None else self._timeout_us / US_PER_S)
+            code = process.wait(None if limit_s is None else min(limit_s, threading.TIMEOUT_MAX))
         except subprocess.TimeoutExpired:
             _end(process)
-            return f"took longer than {span(self._timeout_us or 0)}"
+            return f"took longer than {span(int((limit_s or 0) * US_PER_S))}"
         if code < 0:
             with contextlib.suppress(ValueError):
                 return f"killed by {signal.Signals(-code).name}"

@@ -17,10 +17,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
-from filewheel import Damaged, DiskError, FilewheelError, Keeper, Message, Wheel
+from filewheel import Damaged, DiskError, FilewheelError, Keeper, Message, Retry, Wheel, retry_of
 from filewheel.message import is_call
 from filewheel.tools.dump import to_json
 
@@ -121,32 +120,18 @@ def _print(out: Output, message: Message) -> None:
 # -- to a command ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Retries:
-    """The number of retries, and the waits between them."""
-
-    most: int
-    shortest_us: int
-    longest_us: int
-
-    def delay_s(self, attempt: int) -> float:
-        """Return the wait after this attempt: it doubles, with random jitter."""
-        base = min(self.longest_us, self.shortest_us << min(attempt, 40))
-        spread = base * random.uniform(0.75, 1.25)
-        return min(self.longest_us, max(self.shortest_us, spread)) / US_PER_S
-
-
 class CommandRunner:
     """Runs a command for each message, `jobs` at once."""
 
     def __init__(
-        self, keeper: Keeper, out: Output, stop: Stop, commands: Commands, retries: Retries, jobs: int, *, raw: bool
+        self, keeper: Keeper, out: Output, stop: Stop, commands: Commands, retry: Retry, jobs: int, *, raw: bool
     ) -> None:
         self._keeper = keeper
         self._out = out
         self._stop = stop
         self.commands = commands
-        self._retries = retries
+        self._retry = retry
+        """For messages without one of their own."""
         self._jobs = jobs
         self._raw = raw
         self._tasks: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
@@ -246,17 +231,18 @@ class CommandRunner:
             self._keeper.ack(message)
             return "done"
         tries = message.attempt + 1
-        if message.attempt >= self._retries.most:
+        retry = retry_of(message, self._retry)
+        if message.attempt >= retry.limit:
             after = reason if tries == 1 else f"{reason}, after {tries} tries"
             if self._keeper.bury(message, reason=after) is None:
                 return "cancelled"
             self._say(f"{message.id} is a dead letter now: {after}", warn=True)
             return "buried"
-        delay_s = self._retries.delay_s(message.attempt)
-        if self._keeper.nack(message, delay=delay_s) is None:
+        delay_us = retry.delay_us(message.attempt, random.random)
+        if self._keeper.nack(message, delay=delay_us / US_PER_S) is None:
             return "cancelled"
-        again = f"again in {span(int(delay_s * US_PER_S))}"
-        self._say(f"{message.id} failed: {reason}; try {tries} of {self._retries.most + 1}, {again}")
+        again = f"again in {span(delay_us)}"
+        self._say(f"{message.id} failed: {reason}; try {tries} of {retry.limit + 1}, {again}")
         return "retried"
 
     def _leave(self, message: Message, exc: FilewheelError) -> None:

@@ -74,6 +74,7 @@ if _typing.TYPE_CHECKING:
     from filewheel.scheduling.failure import Attempt, GiveUp, Retry, RetryLater, history_of
     from filewheel.scheduling.handler import Handler
     from filewheel.scheduling.job import Job, current_job
+    from filewheel.scheduling.own_terms import retry_of, timeout_of
     from filewheel.scheduling.schedule import StoredSchedule, schedule_of
     from filewheel.scheduling.scheduler import Scheduler
 
@@ -156,8 +157,10 @@ __all__ = [
     "promote",
     "rejoin",
     "remove_backup",
+    "retry_of",
     "schedule_of",
     "set_status",
+    "timeout_of",
 ]
 
 # Names from modules that are slow to import, or that a producer never uses: each is imported on first use.
@@ -195,8 +198,10 @@ _LATER = {
     "promote": "filewheel.replication.promote",
     "rejoin": "filewheel.replication.rejoin",
     "remove_backup": "filewheel.replication.members",
+    "retry_of": "filewheel.scheduling.own_terms",
     "schedule_of": "filewheel.scheduling.schedule",
     "set_status": "filewheel.replication.status",
+    "timeout_of": "filewheel.scheduling.own_terms",
 }
 
 

@@ -71,6 +71,12 @@ DUE = "filewheel.due_us"
 SCHEDULE = "filewheel.schedule"
 """The definition of recurring work, as JSON: the next occurrence is computed from it."""
 
+RETRY = "filewheel.retry"
+"""How its call is retried, as JSON: what it names holds in place of the handler's own Retry."""
+
+TIMEOUT = "filewheel.timeout_s"
+"""How many seconds its call may take, in place of the handler's own time-out."""
+
 TRACEPARENT = "traceparent"
 """W3C trace context, passed from the enqueue to the handler, and to the messages that the handler enqueues."""
 

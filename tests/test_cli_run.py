@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from cli.child import Commands, environment
-from cli.firing import Retries
 from filewheel import Message, MessageId, Scheduler, Wheel
 from tests.cli_support import Fw, Terminal, finish, stopped
 from tests.support import eventually
@@ -323,16 +322,6 @@ def test_many_jobs_that_fail_put_their_keyed_messages_back_beside_one_another(fw
 @pytest.mark.parametrize("args", [["--jobs", "2"], ["--timeout", "1s"], ["--backoff", "2s..1s", "true"]])
 def test_options_that_make_no_sense_are_usage_errors(fw: Fw, args: list[str]) -> None:
     fw("run", "--once", *args, code=2)
-
-
-def test_the_wait_doubles_and_stays_within_its_bounds() -> None:
-    retries = Retries(5, 1_000_000, 60_000_000)
-    for attempt in range(100):
-        for _ in range(20):
-            delay = retries.delay_s(attempt)
-            assert 1 <= delay <= 60
-            assert 0.75 * min(60, 2**attempt) <= delay <= 1.25 * 2**attempt
-    assert len({retries.delay_s(3) for _ in range(10)}) > 1
 
 
 # -- one keeper -----------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Prints only the ids, so that `id=$(filewheel enqueue --in 5m hi)` works with and
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from typing import get_args
@@ -12,19 +13,19 @@ from typing import get_args
 import click
 
 from filewheel import KeyHeld, MessageId, OnConflict, Sync, TooFewCopies, Wheel
-from filewheel.message import ARGS
+from filewheel.message import ARGS, RETRY, TIMEOUT
 from filewheel.tools.dump import iso
 
 from .. import times
 from ..failure import Failure, is_unit
 from ..input.batch import Defaults, Intake, enqueue_all
 from ..input.lines import Spool, stdin
-from ..input.params import HEADER, JSON_ARGS, SYNC, BareSeconds, When, one_due, require_due
+from ..input.params import DURATION, HEADER, JSON_ARGS, SYNC, BareSeconds, When, one_due, require_due
 from ..show.members import roster_of
 from ..show.output import Output
 from ..show.text import RUN, WORK, away, count, full_time, offset
 from ..show.text import local as to_local
-from ..times import to_datetime
+from ..times import US_PER_S, to_datetime
 from ..verb import due_options, verb
 
 _STDIN_BYTES_MAX = (1 << 30) + 1
@@ -57,6 +58,13 @@ _STDIN_BYTES_MAX = (1 << 30) + 1
     help="When another message has the key: fail (exit code 5), print that one's id, or cancel that one.",
 )  # fmt: skip
 @click.option(
+    "--retries",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Tries after the first; stored with it.  [what fires it decides]",
+)
+@click.option("--timeout", type=DURATION, metavar="DUR", help="How long a try may take, likewise.")
+@click.option(
     "--sync", type=SYNC, metavar="always|never|DUR", help="How durable before this returns.  [default: the wheel's]"
 )
 @click.option("--lines", is_flag=True, help="Each line of stdin is a message, without its newline; an empty line too.")
@@ -76,6 +84,8 @@ def command(
     headers: tuple[tuple[str, str], ...],
     key: str | None,
     on_conflict: OnConflict,
+    retries: int | None,
+    timeout: int | None,
     sync: Sync | None,
     lines: bool,
     batch: bool,
@@ -98,33 +108,28 @@ def command(
     A message with a --key has it from now until it was acknowledged, cancelled or became a dead letter.
     """
     now_us = times.now_us()
+    terms = _terms(retries, timeout)
     if lines or batch:
         _check_many(lines, batch, body, key, arguments)
         due_us = one_due(in_us, at, now_us) if batch else require_due(in_us, at, now_us)
         if at is not None and at.is_local:
             _echo_due(out, at.due_us, now_us)
-        defaults = Defaults(due_us, topic, dict(headers))
+        defaults = Defaults(due_us, topic, dict(headers), terms)
         _enqueue_many(out, defaults, now_us, sync, on_conflict, batch=batch, skip_bad=skip_bad)
         return
     if skip_bad:
         raise click.UsageError("--skip-bad goes with --lines or --batch")
     due_us = require_due(in_us, at, now_us)
-    extra = {}
     if arguments is not None:
         payload = _check_args(arguments, body, topic)
-        extra = {ARGS: "json"}
+        terms[ARGS] = "json"
     else:
         payload = _payload(out, body, in_us)
     with out.held_warnings(TooFewCopies), out.wheel() as wheel:
         id_ = wheel.enqueue(
-            payload,
-            at=to_datetime(due_us),
-            topic=topic,
-            headers=dict(headers) | extra,
-            sync=sync,
-            key=key,
-            on_conflict=on_conflict,
-        )
+            payload, at=to_datetime(due_us), topic=topic, headers=dict(headers) | terms,
+            sync=sync, key=key, on_conflict=on_conflict,
+        )  # fmt: skip
     _print_one(out, id_)
     _tell_one(out, id_, key, due_us, now_us, at, is_call=arguments is not None)
 
@@ -139,6 +144,12 @@ def _tell_one(
         out.note(f"due {full_time(due_us)}, {away(due_us - now_us)}: it{_fires_now(out, is_call=is_call)}")
     elif at is not None and at.is_local:
         _echo_due(out, due_us, now_us)
+
+
+def _terms(retries: int | None, timeout_us: int | None) -> dict[str, str]:
+    """Return the headers that store --retries and --timeout; the one that fires chooses the waits between the tries."""
+    terms = {} if retries is None else {RETRY: json.dumps({"limit": retries})}
+    return terms if timeout_us is None else {**terms, TIMEOUT: repr(timeout_us / US_PER_S)}
 
 
 def _check_many(lines: bool, batch: bool, body: str | None, key: str | None, arguments: bytes | None) -> None:

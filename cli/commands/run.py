@@ -10,16 +10,17 @@ from collections.abc import Iterator
 
 import click
 
-from filewheel import Keeper, Locked, Wheel
+from filewheel import Keeper, Locked, Retry, Wheel
 
 from ..child import Commands
 from ..failure import INTERRUPTED, Failure
-from ..firing import CommandRunner, GoOn, Retries, UntilEmpty, leave_at_once, print_due
+from ..firing import CommandRunner, GoOn, UntilEmpty, leave_at_once, print_due
 from ..input.params import BACKOFF, DURATION
 from ..show.calls import pending_call, refused
 from ..show.output import Output
 from ..show.text import count
 from ..signals import Abort, Quit, Stop
+from ..times import US_PER_S
 from ..verb import verb
 
 _PATIENCE_S = 0.05
@@ -85,6 +86,8 @@ def command(
     A wheel has one keeper. A second `run` waits as its standby and takes over the moment the first is gone. SIGTERM
     and Ctrl-C finish what is in hand and exit with 0; a second one aborts. With --once or --until-empty, exit code 3
     says that some messages failed.
+
+    --retries, --backoff and --timeout are for messages that were enqueued without their own.
     """
     if argv and shutil.which(argv[0]) is None:
         there = os.path.isfile(argv[0])
@@ -101,10 +104,9 @@ def command(
             with contextlib.closing(keeper), _go_on(out, once, until_empty) as go_on:
                 if argv:
                     commands = Commands(argv, os.path.abspath(out.dir), timeout)
-                    _run_commands(
-                        CommandRunner(keeper, out, stop, commands, Retries(retries, *backoff), jobs, raw=raw),
-                        stop, go_on, once,
-                    )  # fmt: skip
+                    retry = Retry(retries, delay_s=backoff[0] / US_PER_S, delay_max_s=backoff[1] / US_PER_S)
+                    runner = CommandRunner(keeper, out, stop, commands, retry, jobs, raw=raw)
+                    _run_commands(runner, stop, go_on, once)
                 else:
                     stop.wakes(keeper.wake)
                     print_due(keeper, out, stop, go_on, raw=raw)

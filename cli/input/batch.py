@@ -48,6 +48,8 @@ class Defaults:
     due_us: int | None
     topic: str
     headers: dict[str, str]
+    terms: dict[str, str]
+    """Headers that lines with headers of their own get too."""
 
 
 @dataclass
@@ -67,7 +69,7 @@ class Intake:
             raise BadArgument(f"line {number}: over the limit of {self.wheel.payload_bytes_max} bytes a message")
         if self.defaults.due_us is None:
             raise BadArgument("no due time")
-        return Row(self.defaults.due_us, line, self.defaults.topic, self.defaults.headers)
+        return Row(self.defaults.due_us, line, self.defaults.topic, {**self.defaults.headers, **self.defaults.terms})
 
     def json_row(self, line: bytes | None, number: int) -> Row:
         """Make a message from a JSON object. Raises BadArgument, which names the line."""
@@ -89,7 +91,7 @@ class Intake:
         headers = fields.get("headers", self.defaults.headers)
         if not isinstance(headers, Mapping):
             raise BadArgument(f"'headers' is an object, not {headers!r}")
-        headers = {**headers, ARGS: "json"} if "args" in fields else dict(headers)
+        headers = {**self.defaults.terms, **headers} | ({ARGS: "json"} if "args" in fields else {})
         # A printed message has its key in a header.
         named = headers.pop(KEY, None)
         key = fields.get("key", named)

@@ -21,7 +21,7 @@ from filewheel.format.limits import check_key, check_message
 from filewheel.keys.unique import check_policy, key_held
 from filewheel.message import ARGS, Message
 from filewheel.scheduling.job import MINT, Transaction, present_job, present_transaction
-from filewheel.scheduling.options import At, Delay, Options, headers_of
+from filewheel.scheduling.options import At, Delay, Options
 from filewheel.timespec import due_from
 
 ANY = "*"
@@ -148,10 +148,7 @@ def new_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options:
     if not name:
         raise BadArgument("a call names its handler")
     check_callable(name)
-    headers = headers_of(
-        headers=options.headers, deadline=options.deadline,
-        skip_late_s=options.skip_late_s, coalesce=options.coalesce,
-    )  # fmt: skip
+    headers = options.stored()
     headers[names.ARGS] = MSGPACK
     job = present_job()
     if job is not None and names.TRACEPARENT in job.headers:

@@ -27,6 +27,7 @@ from filewheel.scheduling.handler import Handler, Handlers
 from filewheel.scheduling.job import EMPTY_OUTBOX
 from filewheel.scheduling.lanes import HELD_MAX, Lane, Lanes, Overdue
 from filewheel.scheduling.options import Policy
+from filewheel.scheduling.own_terms import retry_of
 from filewheel.scheduling.runners.loop import time_out
 from filewheel.scheduling.runners.runner import Call, Outcome, Runner
 from filewheel.scheduling.settlements import Settlements
@@ -331,7 +332,7 @@ class Dispatcher:
         """Give a call to its runner; thread-safe if the runner `starts_anywhere`."""
         call = Call(lane.handler, messages, now_us)
         terms = lane.handler.terms
-        if terms.timeout_s is not None and terms.where == "thread":
+        if call.timeout_s is not None and terms.where == "thread":
             self._timed.add(call)
         self._runners[terms.where].start(call)  # mutant: ack-before-return
 
@@ -343,12 +344,11 @@ class Dispatcher:
             return
         steady_us = self._clock.steady_us()
         for call in list(self._timed):
-            terms = call.handler.terms
-            assert terms.timeout_s is not None
-            if call.begun_us and steady_us - call.begun_us > terms.timeout_s * US_PER_S and call.end():
-                self._runners[terms.where].give_up(call)
+            assert call.timeout_s is not None
+            if call.begun_us and steady_us - call.begun_us > call.timeout_s * US_PER_S and call.end():
+                self._runners[call.handler.terms.where].give_up(call)
                 self._lanes.ended(call.handler)
-                self._take(Outcome.failed(call, time_out(terms.timeout_s), steady_us), now_us)
+                self._take(Outcome.failed(call, time_out(call.timeout_s), steady_us), now_us)
 
     def _take_outcomes(self, now_us: int) -> bool:
         trouble, self._trouble = self._trouble, None
@@ -393,7 +393,8 @@ class Dispatcher:
         if failure.is_too_late:
             self._settlements.add(message, verdict.skipped(message, failure.text, successor))
             return
-        found = verdict.failed(message, failure, call.handler.terms.retry, now_us, random.random, successor)
+        retry = retry_of(message, call.handler.terms.retry)  # mutant: own-retry-ignored
+        found = verdict.failed(message, failure, retry, now_us, random.random, successor)
         self._telemetry.failed(message, failure, found, took_us)
         self._settlements.add(message, found)
 

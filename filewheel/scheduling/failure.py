@@ -77,8 +77,10 @@ class Failure:
         )
 
 
-def name_of(kind: type) -> str:
-    """Return a name of a class that is the same in the parent and in its processes."""
+def name_of(kind: type | str) -> str:
+    """Return a name of a class that is the same in the parent and in its processes; a name is returned as it is."""
+    if isinstance(kind, str):
+        return kind
     # multiprocessing imports the started script under this other name, so that its `main` does not run again.
     module = "__main__" if kind.__module__ == "__mp_main__" else kind.__module__
     return f"{module}.{kind.__qualname__}"
@@ -134,7 +136,7 @@ class Retry:
 
     After `limit` retries the message is a dead letter. The delay is `delay_s` after the first failure and grows by
     `factor` after each further one, up to `delay_max_s`; a random part, up to `jitter` times the delay, is added.
-    Exceptions in `never` are not retried.
+    Exceptions in `never` are not retried: classes, or their full names, such as "requests.exceptions.HTTPError".
     """
 
     limit: int = 5
@@ -142,7 +144,7 @@ class Retry:
     factor: float = 2.0
     delay_max_s: float = 3600.0
     jitter: float = 0.25
-    never: tuple[type[BaseException], ...] = ()
+    never: tuple[type[BaseException] | str, ...] = ()
 
     def __post_init__(self) -> None:
         check_whole("limit of a Retry", self.limit, least=0)
@@ -150,10 +152,12 @@ class Retry:
             check_number(f"{name} of a Retry", getattr(self, name), least=0)
         check_number("factor of a Retry", self.factor, least=1)
         if not isinstance(self.never, tuple) or not all(
-            isinstance(t, type) and issubclass(t, BaseException) for t in self.never
+            (isinstance(t, str) and "." in t) or (isinstance(t, type) and issubclass(t, BaseException))
+            for t in self.never
         ):
             raise BadArgument(
-                f"never of a Retry is a tuple of exception classes, not {shown(self.never)}", hint="never=(KeyError,)"
+                f"never of a Retry is a tuple of exception classes or their full names, not {shown(self.never)}",
+                hint='never=(KeyError, "requests.exceptions.HTTPError")',
             )
 
     def delay_us(self, attempt: int, chance: Callable[[], float]) -> int:

@@ -62,6 +62,8 @@ class Sender(ABC, Generic[Sent]):
         skip_late_s: float | None = None,
         coalesce: str | bool | None = None,
         sync: Sync | None = None,
+        retry: Retry | None = None,
+        timeout_s: float | None = None,
     ) -> Sent:
         """Enqueue a call of a handler by its name, which need not be defined here; return its id.
 
@@ -69,7 +71,7 @@ class Sender(ABC, Generic[Sent]):
         AsyncScheduler: tasks that enqueue at the same time share one commit; a cancelled enqueue may have been written.
         """
         name = name.name if isinstance(name, BaseHandler) else name
-        options = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
+        options = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync, retry, timeout_s)
         handler = self._handlers.get(name)
         if handler is not None:
             options = handler.options_by_name(args, kwargs or {}, options)
@@ -163,16 +165,27 @@ class BaseHandler(Bound[P, Sent], Generic[P, R, Sent]):
         skip_late_s: float | None = None,
         coalesce: str | bool | None = None,
         sync: Sync | None = None,
+        retry: Retry | None = None,
+        timeout_s: float | None = None,
     ) -> Bound[P, Sent]:
         """Return this handler with options for the calls that are enqueued through it.
 
         `key`: at most one living message has it; `on_conflict` is for a key that is in use: "reject" (raises KeyHeld),
         "keep" that message, or "replace" it. `deadline`: the call does not start from then on. `skip_late_s`: the call
         does not start when it is later than this. `coalesce`: only the first of the overdue calls with this name runs.
+        `retry` and `timeout_s` hold for these calls in place of the handler's own.
         """
-        given = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync)
+        given = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync, retry, timeout_s)
         given.check()
+        self._check_own(given)
         return Bound(self._name, self._sender, given.over(self._options), self._signature)
+
+    def _check_own(self, given: Options) -> None:
+        """Raise BadArgument for options of a call that this handler cannot keep."""
+        if given.timeout_s is not None and self.terms.batch is not None:
+            raise BadArgument(
+                f"{self.name!r} takes several jobs in one call, which has one time-out", hint="@on(timeout_s=...)"
+            )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -193,6 +206,7 @@ class Handler(BaseHandler[P, R, MessageId]):
         """
         check_call(args, kwargs)
         self.check(args, kwargs)
+        self._check_own(given)
         return given.over(self._options)
 
 

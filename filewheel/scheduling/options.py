@@ -1,4 +1,4 @@
-"""The options of a single call: its key, its headers, and its lateness policy.
+"""The options of a single call: its key, its headers, its lateness policy, and its own retry and time-out.
 
 A policy is stored in the message's headers, so it applies in any process that fires the message.
 Invariant: `Policy.of` reads the headers that `headers_of` wrote; an unreadable header is no policy.
@@ -17,6 +17,8 @@ from filewheel.errors import BadArgument
 from filewheel.format.limits import check_headers, check_key
 from filewheel.format.settings import Sync, check_sync
 from filewheel.message import US_PER_S
+from filewheel.scheduling.failure import Retry
+from filewheel.scheduling.own_terms import own_terms
 from filewheel.timespec import bound_us
 
 OnConflict = Literal["reject", "keep", "replace"]
@@ -35,12 +37,12 @@ class Options:
     skip_late_s: float | None = None
     coalesce: str | bool | None = None
     sync: Sync | None = None
+    retry: Retry | None = None
+    timeout_s: float | None = None
 
     def check(self) -> None:
         """Raise BadArgument unless a call can be enqueued with these."""
-        headers_of(
-            headers=self.headers, deadline=self.deadline, skip_late_s=self.skip_late_s, coalesce=self.coalesce
-        )  # fmt: skip
+        self.stored()
         check_choice("on_conflict", self.on_conflict, get_args(OnConflict))
         if self.key is not None:
             check_key(self.key)
@@ -48,6 +50,13 @@ class Options:
             raise BadArgument("on_conflict goes with a key", hint='key="..."')
         if self.sync is not None:
             check_sync(self.sync)
+
+    def stored(self) -> dict[str, str]:
+        """Return the headers that store these options. Raises BadArgument."""
+        return headers_of(
+            headers=self.headers, deadline=self.deadline, skip_late_s=self.skip_late_s, coalesce=self.coalesce,
+            retry=self.retry, timeout_s=self.timeout_s,
+        )  # fmt: skip
 
     def over(self, default: Options) -> Options:
         """Return these options, with the handler's lateness policy where they have none."""
@@ -67,6 +76,8 @@ def headers_of(
     deadline: datetime | float | None,
     skip_late_s: float | None,
     coalesce: str | bool | None,
+    retry: Retry | None = None,
+    timeout_s: float | None = None,
 ) -> dict[str, str]:
     """Return the headers that store these options.
 
@@ -86,6 +97,7 @@ def headers_of(
         if coalesce is not True and not isinstance(coalesce, str):
             raise BadArgument(f"coalesce is a name, or True, not {shown(coalesce)}")
         made[names.COALESCE] = "" if coalesce is True else coalesce
+    made |= own_terms(retry, timeout_s)
     check_headers(made)
     return made
 

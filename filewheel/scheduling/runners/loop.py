@@ -39,13 +39,13 @@ async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
         token = enter(None if terms.batch else good[0])
         try:
             awaited = function(good) if terms.batch else function(*good[0].args, **good[0].kwargs)
-            if terms.timeout_s is None:
+            if call.timeout_s is None:
                 await awaited
             else:
-                async with asyncio.timeout(terms.timeout_s) as limit:
+                async with asyncio.timeout(call.timeout_s) as limit:
                     await awaited
         except TimeoutError as exc:
-            raised = time_out(terms.timeout_s) if limit is not None and limit.expired() else failure_of(exc)
+            raised = time_out(call.timeout_s) if limit is not None and limit.expired() else failure_of(exc)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():

@@ -105,7 +105,7 @@ class Processes:
             self._running.discard(call)
 
         request = request_of(call, self._wheel)
-        function, timeout_s = call.handler.function, call.handler.terms.timeout_s
+        function, timeout_s = call.handler.function, call.timeout_s
         imports = (f"{function.__module__}:{function.__qualname__}",)
         self._pool.submit(TARGET, request, timeout_s=timeout_s, done=done, begin=begin, imports=imports)
 
@@ -135,5 +135,5 @@ def outcome_of_result(call: Call, result: Result) -> Outcome:
         puts = Outbox([unpack_put(put) for put in packed], [MessageId(i) for i in replaces])
         return Outcome(call, [None if failure is None else Failure.of_plain(failure)], [puts])
     if result.outcome == "timed_out":
-        return Outcome.failed(call, time_out(call.handler.terms.timeout_s))
+        return Outcome.failed(call, time_out(call.timeout_s))
     return Outcome.failed(call, result.failure or Failure(result.message))

@@ -13,12 +13,13 @@ from typing import Any, Protocol
 
 from filewheel.env import Clock
 from filewheel.errors import Damaged
-from filewheel.message import ARGS, DEADLINE, SKIP_LATE, Message
+from filewheel.message import ARGS, DEADLINE, SKIP_LATE, TIMEOUT, Message
 from filewheel.scheduling.call import unpack_call
 from filewheel.scheduling.failure import Failure, storable
 from filewheel.scheduling.handler import Handler
 from filewheel.scheduling.job import EMPTY_OUTBOX, Job, Outbox, enter, leave
 from filewheel.scheduling.options import Policy
+from filewheel.scheduling.own_terms import timeout_of
 
 _TRACE_LENGTH = 8000
 
@@ -26,7 +27,7 @@ _TRACE_LENGTH = 8000
 class Call:
     """One call of a handler: with one message, or with several for a batch handler."""
 
-    __slots__ = ("_open", "begun_us", "handler", "messages", "started_us")
+    __slots__ = ("_open", "begun_us", "handler", "messages", "started_us", "timeout_s")
 
     def __init__(self, handler: Handler[..., Any], messages: list[Message], started_us: int) -> None:
         self.handler = handler
@@ -35,6 +36,11 @@ class Call:
         """When it was handed over, by the wall clock."""
         self.begun_us = 0
         """When it began, by the steady clock; 0 while it waits."""
+        self.timeout_s = handler.terms.timeout_s
+        """How long it may take."""
+        # mutant: own-timeout-ignored
+        if TIMEOUT in messages[0].headers and handler.terms.batch is None:  # a batch has one time-out: the handler's
+            self.timeout_s = timeout_of(messages[0], self.timeout_s)
         self._open = [True]
 
     def end(self) -> bool:
