@@ -31,7 +31,7 @@ from filewheel.message import MessageId
 from filewheel.metrics.metrics import Metrics
 from filewheel.reader import given
 from filewheel.scheduling.call import new_call, transaction_of
-from filewheel.scheduling.definitions import HandlerOptions, ScheduleOptions, When, check_known, shows
+from filewheel.scheduling.definitions import H, HandlerOptions, ScheduleOptions, When, check_known, shows
 from filewheel.scheduling.engine import Engine
 from filewheel.scheduling.events import Callback, Event
 from filewheel.scheduling.handler import AsyncHandler, P, R, Sender, Soon
@@ -149,6 +149,10 @@ class AsyncScheduler(Sender[Soon]):
             return AsyncHandler(register(known), self)
 
         return decorate
+
+    def around(self, hook: H) -> H:
+        """Surround each call with a hook (see Scheduler.around): an `async` one for coroutines, in their loop."""
+        return self.blocking.around(hook)
 
     @shows(Scheduler.every)
     def every(self, when: When, **options: Unpack[ScheduleOptions]) -> Callable[[Callable[P, R]], AsyncHandler[P, R]]:

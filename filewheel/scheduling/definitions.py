@@ -18,6 +18,7 @@ from filewheel.checks import shown
 from filewheel.errors import BadArgument
 from filewheel.message import US_PER_S, MessageId
 from filewheel.metrics.metrics import Metrics
+from filewheel.scheduling.around import Hook, check_hook, is_async
 from filewheel.scheduling.call import ANY
 from filewheel.scheduling.cron.cron import Cron
 from filewheel.scheduling.cron.recurrence import Every, Missed, Recurrence, read_recurrence
@@ -29,6 +30,7 @@ from filewheel.scheduling.runners.processes import check_reachable
 from filewheel.scheduling.schedule import GRACE_US, Schedule, grace_us_of
 
 F = TypeVar("F", bound=Callable[..., Any])
+H = TypeVar("H", bound=Hook)
 When = str | float | timedelta | Cron | Every
 
 
@@ -116,7 +118,7 @@ class Definitions(Sender[MessageId]):
             placed = replace(terms, where=where_of(function, where))
             handler = Handler(own if name is None else name, function, placed, self, options)
             if placed.where == "process":
-                check_reachable(handler)
+                check_reachable(handler, self._handlers.hooks.plain)
             self._handlers.add(handler)
             if handler.name != ANY:  # its calls are counted under their own names
                 self.metrics.reserve([handler.name])
@@ -127,6 +129,23 @@ class Definitions(Sender[MessageId]):
         terms.check()
         options.check()  # mutant: policy-unchecked
         return decorate
+
+    def around(self, hook: H) -> H:
+        """Surround each call with a hook: a function that yields once, or that returns a context manager.
+
+        It gets the list of the call's jobs: one, or several for a batch handler. A plain hook surrounds plain handlers,
+        in threads and processes; an `async` hook surrounds coroutine handlers. The first that is declared is the
+        outermost. If a hook raises, the attempt has failed; a hook that swallows the exception of a call changes
+        nothing.
+
+        Raises BadArgument, also for a hook that the process of a handler cannot import.
+        """
+        check_hook(hook)
+        for handler in self._handlers:
+            if handler.terms.where == "process" and not is_async(hook):
+                check_reachable(handler, [hook])  # mutant: hook-unreachable
+        self._handlers.hooks.add(hook)
+        return hook
 
     def every(
         self,

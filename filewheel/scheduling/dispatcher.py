@@ -330,8 +330,9 @@ class Dispatcher:
 
     def _hand_over(self, lane: Lane, messages: list[Message], now_us: int) -> None:
         """Give a call to its runner; thread-safe if the runner `starts_anywhere`."""
-        call = Call(lane.handler, messages, now_us)
-        terms = lane.handler.terms
+        terms, hooks = lane.handler.terms, self._handlers.hooks
+        around = hooks.of_coroutines if terms.where == "loop" else hooks.plain
+        call = Call(lane.handler, messages, now_us, around)
         if call.timeout_s is not None and terms.where == "thread":
             self._timed.add(call)
         self._runners[terms.where].start(call)  # mutant: ack-before-return

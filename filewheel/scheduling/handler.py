@@ -19,6 +19,7 @@ from filewheel.errors import BadArgument
 from filewheel.format.limits import check_topic
 from filewheel.format.settings import Sync
 from filewheel.message import MessageId
+from filewheel.scheduling.around import Hooks
 from filewheel.scheduling.call import ANY, check_call
 from filewheel.scheduling.failure import Retry
 from filewheel.scheduling.options import At, Delay, OnConflict, Options
@@ -224,6 +225,8 @@ class Handlers:
 
     def __init__(self) -> None:
         self._by_name: dict[str, Handler[..., Any]] = {}
+        self.hooks = Hooks()
+        """What surrounds the calls."""
 
     def add(self, handler: Handler[..., Any]) -> None:
         """Register a handler.

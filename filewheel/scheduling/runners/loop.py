@@ -11,10 +11,12 @@ import asyncio
 import logging
 import threading
 from collections import deque
+from functools import partial
 
 from filewheel.disk.threads import started
 from filewheel.env import Clock
 from filewheel.errors import disk_errors
+from filewheel.scheduling.around import surrounded_async
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.job import Job, enter, leave
 from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, failure_of, jobs_of, outcome_of
@@ -38,7 +40,8 @@ async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
         terms, function = call.handler.terms, call.handler.function
         token = enter(None if terms.batch else good[0])
         try:
-            awaited = function(good) if terms.batch else function(*good[0].args, **good[0].kwargs)
+            made = partial(function, good) if terms.batch else partial(function, *good[0].args, **good[0].kwargs)
+            awaited = surrounded_async(call.hooks, good, made) if call.hooks else made()
             if call.timeout_s is None:
                 await awaited
             else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import msgpack
@@ -17,6 +18,7 @@ from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument
 from filewheel.format.record import pack_message, unpack_put
 from filewheel.message import MessageId
+from filewheel.scheduling.around import Hook, target_of
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.handler import Handler
 from filewheel.scheduling.job import EMPTY_OUTBOX, Outbox
@@ -28,13 +30,15 @@ from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, ru
 TARGET = "filewheel.scheduling.runners.processes:serve"
 
 
-def check_reachable(handler: Handler[..., Any]) -> None:
-    """Raise BadArgument when another process could not import this handler."""
-    function = handler.function
-    qualname = getattr(function, "__qualname__", "<unknown>")
-    if "<" in qualname:
+def check_reachable(handler: Handler[..., Any], hooks: Sequence[Hook]) -> None:
+    """Raise BadArgument when another process could not import this handler, or a hook around it."""
+    for function in (handler.function, *hooks):
+        qualname = getattr(function, "__qualname__", "<unknown>")
+        if "<" not in qualname:
+            continue
+        what = f"the hook {qualname}" if function in hooks else qualname
         raise BadArgument(
-            f"{handler.name!r} cannot run in a process: {qualname} is not at the top level of a module",
+            f"{handler.name!r} cannot run in a process: {what} is not at the top level of a module",
             hint='move it to the top level, or use where="thread"',
         )
 
@@ -43,9 +47,11 @@ def request_of(call: Call, wheel: str) -> bytes:
     """Pack a call for a process."""
     function = call.handler.function
     (message,) = call.messages
+    hooks = [target_of(hook) for hook in call.hooks]
     packed: bytes = msgpack.packb(
-        [function.__module__, function.__qualname__, call.handler.name, pack_message(message), call.started_us, wheel]
-    )
+        [function.__module__, function.__qualname__, call.handler.name, pack_message(message), call.started_us, wheel,
+         hooks]
+    )  # fmt: skip
     return packed
 
 
@@ -61,9 +67,10 @@ def _handler(module: str, qualname: str, name: str) -> Handler[..., Any]:
 
 def serve(request: bytes) -> bytes:
     """In the process: call the handler, and return the packed outcome."""
-    module, qualname, name, put, started_us, wheel = msgpack.unpackb(request)
+    module, qualname, name, put, started_us, wheel, targets = msgpack.unpackb(request)
     handler = _handler(module, qualname, name)
-    outcome = run(Call(handler, [unpack_put(put)], started_us), SYSTEM_CLOCK, wheel)
+    hooks = [resolve(target) for target in targets]
+    outcome = run(Call(handler, [unpack_put(put)], started_us, hooks), SYSTEM_CLOCK, wheel)
     failure = outcome.failures[0] if outcome.failures else None
     puts = outcome.puts[0] if outcome.puts else EMPTY_OUTBOX
     packed: bytes = msgpack.packb(
@@ -106,7 +113,7 @@ class Processes:
 
         request = request_of(call, self._wheel)
         function, timeout_s = call.handler.function, call.timeout_s
-        imports = (f"{function.__module__}:{function.__qualname__}",)
+        imports = (f"{function.__module__}:{function.__qualname__}", *map(target_of, call.hooks))
         self._pool.submit(TARGET, request, timeout_s=timeout_s, done=done, begin=begin, imports=imports)
 
     def quiet(self) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from functools import partial
 from typing import Any, Protocol
 
 from filewheel.env import Clock
 from filewheel.errors import Damaged
 from filewheel.message import ARGS, DEADLINE, SKIP_LATE, TIMEOUT, Message
+from filewheel.scheduling.around import Hook, surrounded
 from filewheel.scheduling.call import unpack_call
 from filewheel.scheduling.failure import Failure, storable
 from filewheel.scheduling.handler import Handler
@@ -27,10 +30,14 @@ _TRACE_LENGTH = 8000
 class Call:
     """One call of a handler: with one message, or with several for a batch handler."""
 
-    __slots__ = ("_open", "begun_us", "handler", "messages", "started_us", "timeout_s")
+    __slots__ = ("_open", "begun_us", "handler", "hooks", "messages", "started_us", "timeout_s")
 
-    def __init__(self, handler: Handler[..., Any], messages: list[Message], started_us: int) -> None:
+    def __init__(
+        self, handler: Handler[..., Any], messages: list[Message], started_us: int, hooks: Sequence[Hook] = ()
+    ) -> None:
         self.handler = handler
+        self.hooks = hooks
+        """What surrounds it, the outermost first."""
         self.messages = messages
         self.started_us = started_us
         """When it was handed over, by the wall clock."""
@@ -166,7 +173,10 @@ def run(call: Call, clock: Clock, wheel: str) -> Outcome:
     first = good[0]
     token = enter(None if batch else first)
     try:
-        if batch:
+        if call.hooks:  # in a context of its own: what a hook sets ends with the call
+            made = partial(function, good) if batch else partial(function, *first.args, **first.kwargs)
+            copy_context().run(surrounded, call.hooks, good, made)  # mutant: hook-context-stays
+        elif batch:
             function(good)
         else:
             function(*first.args, **first.kwargs)

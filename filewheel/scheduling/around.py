@@ -1,0 +1,111 @@
+"""Hooks: what a program does around each call of its handlers: open a database session, set a field of the log.
+
+A hook is a generator function that yields once, or returns a context manager. It gets the list of the call's jobs: one,
+or several for a batch handler. A plain hook surrounds plain handlers, in threads, in processes and in `drain`; an
+`async` hook surrounds coroutine handlers, in their event loop, so that no hook blocks the loop by accident.
+Invariant: a call that failed stays failed: an exception that a hook swallows is raised again, also for the hooks
+outside of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Any
+
+from filewheel.checks import shown
+from filewheel.errors import BadArgument
+from filewheel.scheduling.job import Job
+
+Hook = Callable[
+    [list[Job]],
+    "Iterator[None] | AbstractContextManager[Any] | AsyncIterator[None] | AbstractAsyncContextManager[Any]",
+]
+"""A function that surrounds calls."""
+
+
+class Hooks:
+    """The hooks of one scheduler, in the order of their declaration: the first is the outermost."""
+
+    def __init__(self) -> None:
+        self.plain: tuple[Hook, ...] = ()
+        """For plain handlers."""
+        self.of_coroutines: tuple[Hook, ...] = ()
+
+    def add(self, hook: Hook) -> None:
+        """Add a hook."""
+        if is_async(hook):
+            self.of_coroutines += (hook,)
+        else:
+            self.plain += (hook,)
+
+
+def check_hook(hook: Hook) -> None:
+    """Raise BadArgument unless this can surround a call."""
+    if not callable(hook):
+        raise BadArgument(f"a hook is a function, not {shown(hook)}", hint="write @scheduler.around")
+    if inspect.iscoroutinefunction(hook):
+        raise BadArgument(
+            f"the hook {_name(hook)} never yields", hint="put a `yield` where the call is made: async def ...: yield"
+        )
+    try:
+        inspect.signature(hook).bind([])
+    except TypeError:
+        raise BadArgument(f"the hook {_name(hook)} takes the list of the call's jobs", hint="def hook(jobs)") from None
+    except ValueError:  # it has no signature to look at
+        pass
+
+
+def is_async(hook: Hook) -> bool:
+    """Return whether a hook surrounds coroutine handlers."""
+    return inspect.isasyncgenfunction(inspect.unwrap(hook)) or hasattr(hook, "__aenter__")
+
+
+def target_of(hook: Hook) -> str:
+    """Return the place from which another process imports a hook: "module:qualname"."""
+    return f"{getattr(hook, '__module__', '?')}:{getattr(hook, '__qualname__', repr(hook))}"
+
+
+def _name(hook: object) -> str:
+    return getattr(hook, "__qualname__", repr(hook))
+
+
+def _opener(hook: Any) -> Callable[[list[Job]], Any]:
+    """Return a function that makes the context manager of a hook."""
+    if inspect.isgeneratorfunction(hook):
+        return contextmanager(hook)
+    opener: Callable[[list[Job]], Any] = asynccontextmanager(hook) if inspect.isasyncgenfunction(hook) else hook
+    return opener
+
+
+def surrounded(hooks: Sequence[Hook], jobs: list[Job], call: Callable[[], object]) -> None:
+    """Make a call within its hooks."""
+    if not hooks:
+        call()
+        return
+    raised: BaseException | None = None
+    with _opener(hooks[0])(jobs):
+        try:
+            surrounded(hooks[1:], jobs, call)
+        except BaseException as exc:
+            raised = exc
+            raise
+    if raised is not None:  # mutant: hook-swallows
+        raise raised
+
+
+async def surrounded_async(hooks: Sequence[Hook], jobs: list[Job], call: Callable[[], Awaitable[object]]) -> None:
+    """Await a call within its hooks."""
+    if not hooks:
+        await call()
+        return
+    raised: BaseException | None = None
+    async with _opener(hooks[0])(jobs):
+        try:
+            await surrounded_async(hooks[1:], jobs, call)
+        except BaseException as exc:
+            raised = exc
+            raise
+    if raised is not None:  # mutant: async-hook-swallows
+        raise raised
