@@ -3,6 +3,7 @@
 Each command is a separate session. So a Ctrl-C in the terminal reaches only `run`, which lets the command finish; and a
 time-out ends the command with its child processes. The body is passed as an unlinked file, not a pipe: a command that
 does not read it cannot block.
+The end of what it writes to stderr is kept for the message's history, unless the user forbids it.
 Invariant: the outcome of a command is a reason, and an empty reason means success.
 """
 
@@ -16,11 +17,13 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from filewheel import Message, timeout_of
 from filewheel.tools.dump import iso
 
 from .show.text import span
+from .stderr import Tail, Tails
 from .times import US_PER_S
 
 _GRACE_S = 2.0
@@ -46,10 +49,21 @@ def environment(message: Message, late_ms: float, wheel: str, base: dict[str, st
     return {key: value.replace("\0", "") for key, value in found.items()}
 
 
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    reason: str = ""
+    """Why it failed; empty when it did not."""
+    stderr: bytes = b""
+    """The end of what a command that failed wrote there."""
+
+
 class Commands:
     """Runs the user's command, any number at once. Thread-safe."""
 
-    def __init__(self, argv: Sequence[str], wheel: str, timeout_us: int | None) -> None:
+    def __init__(self, argv: Sequence[str], wheel: str, timeout_us: int | None, *, tails: Tails | None = None) -> None:
+        """Without `tails` a command has our own stderr, and nothing of it is kept."""
+        self._tails = tails
         self._argv = list(argv)
         self._wheel = wheel
         self._timeout_us = timeout_us
@@ -59,31 +73,39 @@ class Commands:
         self._lock = threading.Lock()
         self._aborted = False
 
-    def run(self, message: Message, late_ms: float) -> str:
-        """Run the command for one message; return why it failed, or "" when it did not.
+    def run(self, message: Message, late_ms: float) -> Ended:
+        """Run the command for one message; return how it ended.
 
         A time-out in the message's header counts in place of the command line's.
         """
         limit_s = timeout_of(message, None if self._timeout_us is None else self._timeout_us / US_PER_S)
+        tail: Tail | None = None
         try:
+            tail = None if self._tails is None else self._tails.add()
             with tempfile.TemporaryFile() as body:
                 body.write(message.payload)
                 body.seek(0)
-                process = self._start(message, late_ms, body.fileno())
+                process = self._start(message, late_ms, body.fileno(), tail)
         except (OSError, ValueError) as exc:
-            return f"cannot be started: {getattr(exc, 'strerror', None) or exc}"
+            return Ended(f"cannot be started: {getattr(exc, 'strerror', None) or exc}")
+        finally:
+            if tail is not None:
+                os.close(tail.writes)
         try:
-            return self._reason(process, limit_s)
+            reason = self._reason(process, limit_s)
+            stderr = self._tails.end(tail) if self._tails is not None and tail is not None else b""
+            return Ended(reason, stderr if reason else b"")
         finally:
             with self._lock:
                 self._live.discard(process)
 
-    def _start(self, message: Message, late_ms: float, stdin: int) -> subprocess.Popen[bytes]:
+    def _start(self, message: Message, late_ms: float, stdin: int, tail: Tail | None) -> subprocess.Popen[bytes]:
         env = environment(message, late_ms, self._wheel, self._base)
+        stderr = None if tail is None else tail.writes
         with self._lock:
             if self._aborted:
                 raise ValueError("aborted")
-            process = subprocess.Popen(self._argv, stdin=stdin, env=env, start_new_session=True)
+            process = subprocess.Popen(self._argv, stdin=stdin, stderr=stderr, env=env, start_new_session=True)
             self._live.add(process)
         return process
 

@@ -226,7 +226,7 @@ class CommandRunner:
     def _handle(self, message: Message) -> str:
         if self._keeper.begin(message):
             return "cancelled"
-        reason = self.commands.run(message, late_ms(message))
+        reason, stderr = self.commands.run(message, late_ms(message))
         if not reason:
             self._keeper.ack(message)
             return "done"
@@ -234,12 +234,12 @@ class CommandRunner:
         retry = retry_of(message, self._retry)
         if message.attempt >= retry.limit:
             after = reason if tries == 1 else f"{reason}, after {tries} tries"
-            if self._keeper.bury(message, reason=after) is None:
+            if self._keeper.bury(message, reason=after, failed=reason, details=stderr) is None:
                 return "cancelled"
             self._say(f"{message.id} is a dead letter now: {after}", warn=True)
             return "buried"
         delay_us = retry.delay_us(message.attempt, random.random)
-        if self._keeper.nack(message, delay=delay_us / US_PER_S) is None:
+        if self._keeper.nack(message, delay=delay_us / US_PER_S, failed=reason, details=stderr) is None:
             return "cancelled"
         again = f"again in {span(delay_us)}"
         self._say(f"{message.id} failed: {reason}; try {tries} of {retry.limit + 1}, {again}")

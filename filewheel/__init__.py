@@ -50,7 +50,7 @@ from filewheel.format.settings import Sync
 from filewheel.journal.settlement import Settlement
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.lookup.stats import Histogram, Stats
-from filewheel.message import Message, MessageId
+from filewheel.message import Attempt, Message, MessageId
 from filewheel.roster.roster import Member, Roster
 from filewheel.wheel import OnConflict, Wheel
 
@@ -71,7 +71,7 @@ if _typing.TYPE_CHECKING:
     from filewheel.scheduling.cron.cron import Cron
     from filewheel.scheduling.cron.recurrence import Every
     from filewheel.scheduling.events import Event
-    from filewheel.scheduling.failure import Attempt, GiveUp, Retry, RetryLater, history_of
+    from filewheel.scheduling.failure import GiveUp, Retry, RetryLater, history_of
     from filewheel.scheduling.handler import Handler
     from filewheel.scheduling.job import Job, current_job
     from filewheel.scheduling.own_terms import retry_of, timeout_of
@@ -168,7 +168,6 @@ _LATER = {
     "AsyncKeeper": "filewheel.aio.keeper",
     "AsyncScheduler": "filewheel.scheduling.aio",
     "AsyncWheel": "filewheel.aio.wheel",
-    "Attempt": "filewheel.scheduling.failure",
     "Batch": "filewheel.firing.batch",
     "Cron": "filewheel.scheduling.cron.cron",
     "Event": "filewheel.scheduling.events",

@@ -118,23 +118,30 @@ def test_a_dead_letter_shows_its_call_its_reason_and_each_attempt(fw: Fw) -> Non
     assert shown["args"] == ["ann"]
     assert shown["kwargs"] == {"raw": {"b64": "/w=="}, "when": "2029-01-01T00:00:00+00:00"}
     error = "ConnectionError: away\x1b[2J"
-    assert shown["history"] == [
+    details = [attempt.pop("details") for attempt in shown["attempts"]]
+    assert shown["attempts"] == [
         {"at": "2029-01-01T00:00:00.000000Z", "attempt": 0, "error": error},
         {"at": "2029-01-01T00:01:00.000000Z", "attempt": 1, "error": error},
     ]
+    assert all(f'File "{__file__}", line ' in d and d.endswith(error) for d in details), details
     text = fw("inspect", "--no-json", dead["id"]).out
     assert "reason    ConnectionError: away\\x1b[2J (after 2 attempts)" in text
     assert "call      email('ann', raw=b'\\xff', when=datetime.datetime(2029, 1, 1, 0, 0" in text
     assert "attempt 0: ConnectionError: away\\x1b[2J" in text
     assert "attempt 1: ConnectionError: away\\x1b[2J" in text
     assert "filewheel.history" not in text
+    assert "filewheel.details" not in text
+    where = re.findall(r'^ +\| +File "(.*)", line \d+, in email$', text, re.MULTILINE)
+    assert where == [__file__, __file__]
+    assert text.count('|     raise ConnectionError("away') == 2
+    assert "\x1b" not in text
 
 
 def test_what_cannot_be_read_is_shown_as_it_is(fw: Fw) -> None:
     headers = ["--header", "filewheel.args=json", "--header", "filewheel.history=x", "--header", "filewheel.schedule=y"]
     (id_,) = fw("enqueue", "--in", "1h", *headers, "no json").lines
     (shown,) = fw("inspect", id_).json
-    assert not {"args", "history", "schedule"} & set(shown)
+    assert not {"args", "attempts", "schedule"} & set(shown)
     text = fw("inspect", "--no-json", id_).out
     assert "filewheel.schedule: y" in text
     assert "filewheel.history: x" in text

@@ -307,7 +307,7 @@ def test_a_command_that_cannot_be_started_has_failed(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text("#!/nonexistent/interpreter\n")
     broken.chmod(0o755)
-    reason = Commands([str(broken)], "/w", None).run(Message(MessageId.make(0, 0, 0), b""), 0)
+    reason, _ = Commands([str(broken)], "/w", None).run(Message(MessageId.make(0, 0, 0), b""), 0)
     assert reason.startswith("cannot be started: ")
 
 

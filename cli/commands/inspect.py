@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from filewheel import BadArgument, Message, MessageId, Snapshot, history_of, schedule_of
-from filewheel.message import HISTORY, KEY, REASON, SCHEDULE
+from filewheel import BadArgument, Message, MessageId, Snapshot, schedule_of
+from filewheel.message import DETAILS, HISTORY, KEY, REASON, SCHEDULE
 from filewheel.timespec import at_us
 
 from .. import times
@@ -208,7 +208,8 @@ def _panels(out: Output, ahead: Ahead, topics: dict[str, int]) -> list[str]:
 def message(out: Output, body: bool, id_: str) -> None:
     """Show one message whole: short, `inspect ID`.
 
-    Of a handler's call its arguments, of a dead letter why it died, and each attempt that failed.
+    Of a handler's call its arguments, of a dead letter why it died, and each attempt that failed, with the end of its
+    traceback, or of what the command wrote to stderr.
     """
     wanted = MessageId.parse(id_)
     now_us = times.now_us()
@@ -235,7 +236,7 @@ def message(out: Output, body: bool, id_: str) -> None:
     if found.key is not None:
         rows.append(("key", found.key))
     rows += _call_rows(found)
-    shown = {KEY, REASON, HISTORY if history_of(found.headers) else "", SCHEDULE if schedule_of(found) else ""}
+    shown = {KEY, REASON, SCHEDULE if schedule_of(found) else "", *((HISTORY, DETAILS) if found.attempts else ())}
     rows += [("header", f"{key}: {value}") for key, value in found.headers.items() if key not in shown]
     rows.append(("payload", size(len(found.payload))))
     _print_pairs(out, rows)
@@ -252,14 +253,17 @@ def _call_rows(found: Message) -> list[tuple[str, str]]:
         rows.append(("call", call))
     if definition is not None:
         rows.append(("schedule", schedule_text(definition)))
-    rows += [("failed", f"{full_time(a.at_us)}, attempt {a.attempt}: {a.error}") for a in history_of(found.headers)]
+    for a in found.attempts:
+        rows.append(("failed", f"{full_time(a.at_us)}, attempt {a.attempt}: {a.error}"))
+        rows += [("", line) for line in a.details.split("\n") if a.details]
     return rows
 
 
 def _print_pairs(out: Output, rows: Sequence[tuple[str, str]]) -> None:
     left = max(len(name) for name, _ in rows) + 2
     for name, value in rows:
-        out.write(f"{out.style(name.ljust(left), bold=True)}{safe(value)}")
+        text = safe(value) if name else out.style(f"| {safe_block(value)}", dim=True)
+        out.write(f"{out.style(name.ljust(left), bold=True)}{text}")
 
 
 command.add_command(message)

@@ -20,6 +20,7 @@ from ..show.calls import pending_call, refused
 from ..show.output import Output
 from ..show.text import count
 from ..signals import Abort, Quit, Stop
+from ..stderr import Tails
 from ..times import US_PER_S
 from ..verb import verb
 
@@ -47,6 +48,10 @@ _PATIENCE_S = 0.05
     help="Wait before another try: the first, doubling up to the last.",
 )  # fmt: skip
 @click.option("--timeout", type=DURATION, metavar="DUR", help="Kill a command that takes longer; it has failed then.")
+@click.option(
+    "--no-stderr-tail", is_flag=True,
+    help="Give a command our own stderr, and store nothing of it. Else the last 4 KiB are kept with each failed try.",
+)  # fmt: skip
 @click.option("--once", is_flag=True, help="Fire what is due now, then exit.")
 @click.option("--until-empty", is_flag=True, help="Exit when nothing is pending any more.")
 @click.option(
@@ -64,6 +69,7 @@ def command(
     retries: int,
     backoff: tuple[int, int],
     timeout: int | None,
+    no_stderr_tail: bool,
     once: bool,
     until_empty: bool,
     no_wait: bool,
@@ -77,7 +83,7 @@ def command(
     acknowledged once stdout is flushed. With COMMAND it is run for each: the body on stdin, the rest in FILEWHEEL_ID,
     _DUE, _DUE_US, _LATE_MS, _TOPIC, _ATTEMPT (0 at first), _WHEEL, and headers as FILEWHEEL_H_<NAME>. Exit code 0
     acknowledges; any other (75, say) is a failure, tried again later and at last kept as a dead letter: `inspect list
-    --dead` lists those, `reschedule` revives them.
+    --dead` lists those, `inspect ID` shows what each try wrote to stderr, `reschedule` revives them.
 
     On a wheel where calls of handlers or schedules wait, it fires nothing and exits with 2: a program's scheduler fires
     those, as `filewheel work` does. If a call arrives later, `run` ends when it comes due, and the call stays. With
@@ -103,10 +109,11 @@ def command(
             keeper = _open(out, no_wait, on_jump)
             with contextlib.closing(keeper), _go_on(out, once, until_empty) as go_on:
                 if argv:
-                    commands = Commands(argv, os.path.abspath(out.dir), timeout)
                     retry = Retry(retries, delay_s=backoff[0] / US_PER_S, delay_max_s=backoff[1] / US_PER_S)
-                    runner = CommandRunner(keeper, out, stop, commands, retry, jobs, raw=raw)
-                    _run_commands(runner, stop, go_on, once)
+                    with _tails(wanted=not no_stderr_tail) as tails:
+                        commands = Commands(argv, os.path.abspath(out.dir), timeout, tails=tails)
+                        runner = CommandRunner(keeper, out, stop, commands, retry, jobs, raw=raw)
+                        _run_commands(runner, stop, go_on, once)
                 else:
                     stop.wakes(keeper.wake)
                     print_due(keeper, out, stop, go_on, raw=raw)
@@ -154,6 +161,16 @@ def _go_on(out: Output, once: bool, until_empty: bool) -> Iterator[GoOn]:
             yield UntilEmpty(wheel)
     else:
         yield lambda: True
+
+
+@contextlib.contextmanager
+def _tails(*, wanted: bool) -> Iterator[Tails | None]:
+    """Yield the reader of the commands' stderr, if it is wanted."""
+    if not wanted:
+        yield None
+        return
+    with contextlib.closing(Tails()) as tails:
+        yield tails
 
 
 def _run_commands(runner: CommandRunner, stop: Stop, go_on: GoOn, once: bool) -> None:

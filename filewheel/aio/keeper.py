@@ -394,16 +394,23 @@ class AsyncKeeper:
         return await calls.call(settle)
 
     async def nack(
-        self, message: Message | bytes, *, delay: float | timedelta = 0, sync: Sync = "never"
-    ) -> MessageId | None:
+        self, message: Message | bytes, *, delay: float | timedelta = 0, failed: str | None = None,
+        details: str | bytes = "", sync: Sync = "never",
+    ) -> MessageId | None:  # fmt: skip
         """Put back a claimed message, to fire again after `delay`, with its attempt raised by one (see Keeper.nack)."""
         keeper, calls, _ = self._opened()
-        return await calls.call(partial(_nack, keeper, message, delay=delay, sync=sync))
+        put_back = partial(keeper.nack, message, delay=delay, failed=failed, details=details, sync=sync)
+        return await calls.call(partial(_woken, keeper, put_back))
 
-    async def bury(self, message: Message | bytes, *, reason: str = "", sync: Sync = "never") -> MessageId | None:
+    async def bury(
+        self, message: Message | bytes, *, reason: str = "", failed: str | None = None, details: str | bytes = "",
+        sync: Sync = "never",
+    ) -> MessageId | None:  # fmt: skip
         """Move a claimed message to the dead letters (see Keeper.bury)."""
         keeper, calls, _ = self._opened()
-        return await calls.call(partial(keeper.bury, message, reason=reason, sync=sync))
+        return await calls.call(
+            partial(keeper.bury, message, reason=reason, failed=failed, details=details, sync=sync)
+        )  # fmt: skip
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
@@ -455,11 +462,9 @@ class AsyncKeeper:
             calls.post(partial(_nack_quietly, keeper, message))
 
 
-def _nack(
-    keeper: Keeper, message: Message | bytes, *, delay: float | timedelta = 0, sync: Sync = "never"
-) -> MessageId | None:
+def _woken(keeper: Keeper, put_back: Callable[[], MessageId | None]) -> MessageId | None:
     """Put a message back, and wake a claim that sleeps until a later one is due."""
-    new = keeper.nack(message, delay=delay, sync=sync)
+    new = put_back()
     keeper.wake()
     return new
 
@@ -471,4 +476,4 @@ def _give_back(keeper: Keeper, what: Batch | Message) -> None:
 
 def _nack_quietly(keeper: Keeper, message: Message) -> None:
     with contextlib.suppress(NotClaimed, Closed):
-        _nack(keeper, message)
+        _woken(keeper, partial(keeper.nack, message))

@@ -67,24 +67,40 @@ class Outcomes:
         message: Message | bytes,
         *,
         delay: float | timedelta = 0,
+        failed: str | None = None,
+        details: str | bytes = "",
         sync: Sync = "never",
     ) -> MessageId | None:
         """Put a claimed message back, to fire again after `delay`, with its attempt raised by one.
 
-        Returns its new id; None when it was cancelled. Drop and put are one commit: both or neither.
+        Returns its new id; None when it was cancelled. Drop and put are one commit: both or neither. `failed`, and the
+        last 4 KiB of `details`, are kept as its latest attempt (`Message.attempts`).
 
         A message with a unique key keeps it, for one more flush. While another process is in the middle of moving or
         cancelling a message (one lock serves one id in 16), or is busy with that key, the commit waits for the next
         `claim`, with any `sync`. Until then the message is unchanged, also for the next keeper. If the other
         process wins, no message is ever pending under the returned id.
         """
-        return self.settle([Settlement(self._id_of(message), "retried", delay=delay)], sync=sync)[0]
+        outcome = Settlement(self._id_of(message), "retried", delay=delay, failed=failed, details=details)
+        return self.settle([outcome], sync=sync)[0]
 
-    def bury(self, message: Message | bytes, *, reason: str = "", sync: Sync = "never") -> MessageId | None:
-        """Move a claimed message to the dead letters, where it waits until it is rescheduled or cancelled."""
+    def bury(
+        self,
+        message: Message | bytes,
+        *,
+        reason: str = "",
+        failed: str | None = None,
+        details: str | bytes = "",
+        sync: Sync = "never",
+    ) -> MessageId | None:
+        """Move a claimed message to the dead letters, where it waits until it is rescheduled or cancelled.
+
+        `failed` and `details` are kept as its last attempt, as `nack` does.
+        """
         if not isinstance(reason, str):
             raise BadArgument(f"a reason is a str, not {shown(reason)}")
-        return self.settle([Settlement(self._id_of(message), "buried", reason=reason)], sync=sync)[0]
+        outcome = Settlement(self._id_of(message), "buried", reason=reason, failed=failed, details=details)
+        return self.settle([outcome], sync=sync)[0]
 
     def settle(self, settlements: Sequence[Settlement], *, sync: Sync = "never") -> list[MessageId | None]:
         """Write the outcomes of claimed messages; return for each its new id, also as a dead letter.

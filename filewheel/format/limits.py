@@ -10,12 +10,13 @@ from fnmatch import fnmatchcase
 
 from filewheel.checks import shown
 from filewheel.errors import BadArgument, TooLarge
-from filewheel.message import DEAD_US, DUE_LIMIT_US, ID_BYTES, Message, MessageId, due_of
+from filewheel.message import DEAD_US, DUE_LIMIT_US, ID_BYTES, OWN_BYTES_MAX, PREFIX, Message, MessageId, due_of
 
 TOPIC_BYTES_MAX = 255
 KEY_BYTES_MAX = 255
 HEADERS_MAX = 64
 HEADERS_BYTES_MAX = 16_384
+"""Of the user's headers, and OWN_BYTES_MAX of filewheel's: neither takes room from the other."""
 
 
 def bytes_of(payload: object, limit: int) -> bytes:
@@ -61,15 +62,22 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Raise unless these are valid headers."""
     if not isinstance(headers, Mapping):
         raise BadArgument(f"headers map str to str; this is a {type(headers).__name__}")
-    if len(headers) > HEADERS_MAX:
-        raise TooLarge(f"{len(headers)} headers; the limit is {HEADERS_MAX}", hint=_HINT)
-    size = 0
+    count = size = own_size = 0
     for key, value in headers.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise BadArgument(f"headers map str to str; {key!r} maps to {value!r}")
-        size += len(_encode(key, "a header")) + len(_encode(value, "a header"))
+        more = len(_encode(key, "a header")) + len(_encode(value, "a header"))
+        if key.startswith(PREFIX):  # mutant: own-headers-count
+            own_size += more
+        else:
+            count += 1
+            size += more
+    if count > HEADERS_MAX:
+        raise TooLarge(f"{count} headers; the limit is {HEADERS_MAX}", hint=_HINT)
     if size > HEADERS_BYTES_MAX:
         raise TooLarge(f"the headers have {size} bytes; the limit is {HEADERS_BYTES_MAX}", hint=_HINT)
+    if own_size > OWN_BYTES_MAX:
+        raise TooLarge(f"the headers {PREFIX}* have {own_size} bytes; the limit is {OWN_BYTES_MAX}", hint=_HINT)
     return headers
 
 

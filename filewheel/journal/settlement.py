@@ -16,7 +16,7 @@ from filewheel.checks import shown
 from filewheel.errors import BadArgument
 from filewheel.format.record import ACKED, BURIED, RESCHEDULED, RETRIED, pack_drop, pack_message, unpack_put
 from filewheel.journal.columns import At, Delay
-from filewheel.message import DEAD_US, DUE_LIMIT_US, REASON, Message, MessageId
+from filewheel.message import DEAD_US, DUE_LIMIT_US, REASON, Attempt, Message, MessageId, end_of, with_attempt
 from filewheel.timespec import at_us, delay_us, due_from
 
 What = Literal["acked", "retried", "deferred", "buried"]
@@ -54,10 +54,17 @@ class Settlement:
     """In place of `due_us`: seconds or a timedelta, counted from `Keeper.settle`."""
     at: At | None = None
     """In place of `due_us`: an aware datetime or epoch seconds."""
+    failed: str | None = None
+    """Why the attempt failed: a message that is retried or buried keeps it among its `attempts`."""
+    details: str | bytes = ""
+    """With `failed`: the end of a traceback, or of what a program wrote to stderr. The last 4 KiB are kept."""
 
     def __post_init__(self) -> None:
         if self.what not in _WHATS:
             raise BadArgument(f"what is one of {', '.join(_WHATS)}, not {shown(self.what)}")
+        if not isinstance(self.failed, str | None) or not isinstance(self.details, str | bytes):
+            given = shown((self.failed, self.details))
+            raise BadArgument(f"failed is a str, and details are a str or bytes, not {given}")
         if self.delay is None and self.at is None:
             return
         if (self.delay is not None and self.at is not None) or self.due_us:
@@ -118,6 +125,9 @@ def _moved(settlement: Settlement, put: bytes, now_us: int, new_id: NewId) -> Me
     if settlement.headers is not None:
         message.headers = dict(settlement.headers)
     due_us = settlement.due_us
+    if settlement.failed is not None:
+        attempt = Attempt(now_us, message.attempt, settlement.failed, end_of(settlement.details))
+        message.headers = with_attempt(message.headers, attempt)
     if settlement.what != "deferred":
         message.attempt += 1
     if settlement.what == "buried":

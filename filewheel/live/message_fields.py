@@ -17,7 +17,6 @@ from filewheel.message import ARGS, US_PER_S, Message
 from filewheel.scheduling.call import call_of
 from filewheel.scheduling.cron.cron import Cron
 from filewheel.scheduling.cron.recurrence import Recurrence
-from filewheel.scheduling.failure import history_of
 from filewheel.scheduling.schedule import StoredSchedule, schedule_of
 from filewheel.timespec import parse_duration, span
 from filewheel.tools.dump import iso, to_json
@@ -55,9 +54,11 @@ def call_fields(message: Message) -> dict[str, Any]:
     arguments = arguments_of(message)
     if arguments is not None:
         fields["args"], fields["kwargs"] = (json.loads(json.dumps(part, default=_plain)) for part in arguments)
-    attempts = history_of(message.headers)
+    attempts = message.attempts
     if attempts:
-        fields["history"] = [{"at": iso(a.at_us), "attempt": a.attempt, "error": a.error} for a in attempts]
+        fields["attempts"] = [
+            {"at": iso(a.at_us), "attempt": a.attempt, "error": a.error, "details": a.details} for a in attempts
+        ]
     definition = schedule_of(message)
     if definition is not None:
         fields["schedule"] = schedule_fields(definition)

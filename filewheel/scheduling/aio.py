@@ -77,6 +77,7 @@ class AsyncScheduler(Sender[Soon]):
         sync: Sync | None = None,
         create: bool = True,
         on_jump: str = "fire",
+        tracebacks: bool = True,
         stop_s: float = STOP_S,
         waiting_max: int = WAITING_MAX,
         metrics: Metrics | None = None,
@@ -86,7 +87,7 @@ class AsyncScheduler(Sender[Soon]):
         env = check_env(env).using(clock=clock)
         self.blocking = Scheduler(
             path, threads=threads, processes=processes, in_flight=in_flight, catch_up_per_s=catch_up_per_s,
-            unknown=unknown, sync=sync, create=create, on_jump=on_jump, metrics=metrics, env=env,
+            unknown=unknown, sync=sync, create=create, on_jump=on_jump, tracebacks=tracebacks, metrics=metrics, env=env,
         )  # fmt: skip
         """The scheduler for code that cannot await: handlers in threads and processes, scripts. It shares everything
         except the event loop; only the AsyncScheduler starts and stops it."""

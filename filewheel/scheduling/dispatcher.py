@@ -64,8 +64,9 @@ class Dispatcher:
         successor: Successor,
         fate: Fate,
         puts_sync: Sync = "always",
+        tracebacks: bool = False,
     ) -> None:
-        """`puts_sync` is for outcomes with messages that a job enqueued."""
+        """`puts_sync` is for outcomes with messages that a job enqueued. `tracebacks` stores those of failed calls."""
         if unknown not in UNKNOWN:
             raise BadArgument(f'unknown is "wait" or "bury", not {shown(unknown)}')
         self._keeper = keeper
@@ -77,6 +78,7 @@ class Dispatcher:
         self._telemetry = telemetry
         self._successor = successor
         self._fate = fate
+        self._tracebacks = tracebacks
         # mutant: held-fills-the-room
         self._overdue = Overdue(catch_up_per_s, clock.now_us(), min(HELD_MAX, in_flight // 4))
         self._lanes = Lanes(slots, in_flight)
@@ -347,9 +349,9 @@ class Dispatcher:
         for call in list(self._timed):
             assert call.timeout_s is not None
             if call.begun_us and steady_us - call.begun_us > call.timeout_s * US_PER_S and call.end():
-                self._runners[call.handler.terms.where].give_up(call)
+                stack = self._runners[call.handler.terms.where].give_up(call)
                 self._lanes.ended(call.handler)
-                self._take(Outcome.failed(call, time_out(call.timeout_s), steady_us), now_us)
+                self._take(Outcome.failed(call, time_out(call.timeout_s, stack), steady_us), now_us)
 
     def _take_outcomes(self, now_us: int) -> bool:
         trouble, self._trouble = self._trouble, None
@@ -395,7 +397,7 @@ class Dispatcher:
             self._settlements.add(message, verdict.skipped(message, failure.text, successor))
             return
         retry = retry_of(message, call.handler.terms.retry)  # mutant: own-retry-ignored
-        found = verdict.failed(message, failure, retry, now_us, random.random, successor)
+        found = verdict.failed(message, failure, retry, now_us, random.random, successor, traced=self._tracebacks)
         self._telemetry.failed(message, failure, found, took_us)
         self._settlements.add(message, found)
 

@@ -54,6 +54,8 @@ class Limits:
     catch_up_per_s: float | None
     unknown: str
     on_jump: str
+    tracebacks: bool = True
+    """Store the end of the traceback with each failed attempt."""
 
 
 class Engine:
@@ -258,6 +260,7 @@ class Engine:
             telemetry=self._telemetry,
             successor=self._occurrences.next_of,
             fate=self._occurrences.fate_of,
+            tracebacks=limits.tracebacks,
             puts_sync="always" if keeper.directory.settings.sync == "always" else "never",
         )
 

@@ -1,14 +1,13 @@
-"""A failed call: why it failed, whether and when it is tried again, and the history of attempts.
+"""A failed call: why it failed, and whether and when it is tried again.
 
 A failure is data that can cross a process and be stored with the message. `RetryLater` and `GiveUp` are raised by
 handlers to decide themselves. Delays grow by a factor up to a bound; random jitter only adds, so that no retry is
 earlier than its delay.
-Invariants: a history stays small for any error text; a delay is finite and at least 0 for any attempt.
+Invariant: a delay is finite and at least 0 for any attempt.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -17,14 +16,8 @@ from typing import Any
 
 from filewheel.checks import check_number, check_whole, shown
 from filewheel.errors import BadArgument
-from filewheel.format.limits import HEADERS_BYTES_MAX
-from filewheel.message import HISTORY, US_PER_S
+from filewheel.message import US_PER_S, Attempt, attempts_of
 from filewheel.timespec import delay_us
-
-_ERROR_LENGTH = 200
-_ATTEMPTS_KEPT = 10
-_ROOM_BYTES = 2048
-"""Left free in the headers for the reason of a dead letter."""
 
 
 class RetryLater(Exception):
@@ -99,35 +92,9 @@ def storable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One attempt that failed."""
-
-    at_us: int
-    attempt: int
-    error: str
-
-
 def history_of(headers: Mapping[str, str]) -> list[Attempt]:
-    """Read a message's history; an empty list when it is missing or unreadable."""
-    try:
-        items: Any = json.loads(headers.get(HISTORY, "[]"))
-        return [Attempt(int(at), int(attempt), str(error)) for at, attempt, error in items]
-    except (ValueError, TypeError, RecursionError):
-        return []
-
-
-def with_history(headers: Mapping[str, str], attempt: Attempt) -> dict[str, str]:
-    """Return the headers with one more attempt in the history; without room the oldest attempts are removed."""
-    kept = [*history_of(headers), attempt][-_ATTEMPTS_KEPT:]
-    others = {k: v for k, v in headers.items() if k != HISTORY}
-    room = HEADERS_BYTES_MAX - _ROOM_BYTES - sum(len(k.encode()) + len(v.encode()) for k, v in others.items())
-    while kept:
-        text = json.dumps([[a.at_us, a.attempt, a.error[:_ERROR_LENGTH]] for a in kept], separators=(",", ":"))
-        if len(text) <= room:
-            return {**others, HISTORY: text}
-        kept.pop(0)
-    return others
+    """Read the attempts that failed from a message's headers; an empty list when they are missing or unreadable."""
+    return list(attempts_of(headers))
 
 
 @dataclass(frozen=True, slots=True)

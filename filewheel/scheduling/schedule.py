@@ -18,7 +18,7 @@ from filewheel.checks import check_number, shown
 from filewheel.env import Clock
 from filewheel.errors import BadArgument
 from filewheel.format.limits import check_topic
-from filewheel.message import ARGS, HISTORY, KEY, SCHEDULE, US_PER_S, Message
+from filewheel.message import ARGS, DETAILS, HISTORY, KEY, SCHEDULE, US_PER_S, Message
 from filewheel.scheduling.call import MSGPACK, check_callable, pack_call
 from filewheel.scheduling.cron.recurrence import Missed, Recurrence, from_text, is_skipped, next_due
 from filewheel.scheduling.job import MINT
@@ -163,7 +163,7 @@ class Occurrences:
             due_us = next_due(definition.recurrence, was_due_us, started_us, definition.missed)
         except BadArgument:
             return None  # after the year 9999
-        kept = {k: v for k, v in message.headers.items() if k != HISTORY}
+        kept = {k: v for k, v in message.headers.items() if k not in (HISTORY, DETAILS)}
         kept[KEY] = key_of(definition.name)
         return Message(MINT.id_at(due_us), message.payload, message.topic, kept, 0, now_us)
 

@@ -55,6 +55,7 @@ class Scheduler(Definitions):
     `in_flight` bounds the messages that are claimed at once. `catch_up_per_s` bounds the rate at which a backlog is
     called after a long stop. `unknown` is for messages without a handler: "wait" (checked again every five minutes) or
     "bury" (moved to the dead letters). `sync` applies to enqueued calls, and to a new wheel. `on_jump` is the Keeper's.
+    With `tracebacks` a failed attempt is stored with the end of its traceback, 4 KiB at most.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Scheduler(Definitions):
         sync: Sync | None = None,
         create: bool = True,
         on_jump: str = "fire",
+        tracebacks: bool = True,
         metrics: Metrics | None = None,
         clock: Clock | None = None,
         env: Env = SYSTEM,
@@ -86,7 +88,8 @@ class Scheduler(Definitions):
         sync = None if sync is None else check_sync(sync)
         env = check_env(env).using(clock=clock)
         self._path = os.path.abspath(check_path(path))
-        self._limits = Limits(threads, processes, in_flight, catch_up_per_s, unknown, on_jump)
+        check_flag("tracebacks", tracebacks)
+        self._limits = Limits(threads, processes, in_flight, catch_up_per_s, unknown, on_jump, tracebacks)
         self._opener = WheelOpener(self._path, create=check_flag("create", create), sync=sync, env=env)
         self._env = env
         self._clock = env.clock

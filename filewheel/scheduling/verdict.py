@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from filewheel.journal.settlement import Settlement
-from filewheel.message import DUE, DUE_END_US, KEY, SCHEDULE, SKIP_LATE, Message
-from filewheel.scheduling.failure import Attempt, Failure, Retry, with_history
+from filewheel.message import DUE, DUE_END_US, KEY, SCHEDULE, SKIP_LATE, Attempt, Message, with_attempt
+from filewheel.scheduling.failure import Failure, Retry
 from filewheel.scheduling.job import Outbox
 
 Kind = str
@@ -43,10 +43,13 @@ def failed(
     now_us: int,
     chance: Callable[[], float],
     successor: Message | None,
+    *,
+    traced: bool = True,
 ) -> Verdict:
-    """Return the verdict on a call that failed."""
+    """Return the verdict on a call that failed; with `traced` its traceback is stored."""
     kept = {k: v for k, v in message.headers.items() if k != DUE}
-    headers = with_history(kept, Attempt(now_us, message.attempt, failure.text))
+    details = failure.trace if traced else ""  # mutant: traced-anyway
+    headers = with_attempt(kept, Attempt(now_us, message.attempt, failure.text, details))
     delay_us = None
     if failure.retry_in_us is not None:
         delay_us = failure.retry_in_us

@@ -57,8 +57,9 @@ class Inline:
         """Return 0: every call has ended."""
         return 0
 
-    def give_up(self, call: Call) -> None:
+    def give_up(self, call: Call) -> str:
         """Do nothing: every call has ended."""
+        return ""
 
     def stop(self) -> None:
         """Close the runner's event loop."""

@@ -19,7 +19,7 @@ from filewheel.errors import disk_errors
 from filewheel.scheduling.around import surrounded_async
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.job import Job, enter, leave
-from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, failure_of, jobs_of, outcome_of
+from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, failure_of, jobs_of, outcome_of, trace_of
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,8 @@ async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
                 async with asyncio.timeout(call.timeout_s) as limit:
                     await awaited
         except TimeoutError as exc:
-            raised = time_out(call.timeout_s) if limit is not None and limit.expired() else failure_of(exc)
+            is_late = limit is not None and limit.expired()
+            raised = time_out(call.timeout_s, trace_of(exc)) if is_late else failure_of(exc)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -68,11 +69,12 @@ def cancelled_itself() -> Failure:
     return Failure("CancelledError: the handler cancelled itself")
 
 
-def time_out(timeout_s: float | None) -> Failure:
+def time_out(timeout_s: float | None, trace: str = "") -> Failure:
     """Return the failure of a call that exceeded its time-out."""
     return Failure(
         f"TimeoutError: took longer than {timeout_s:g} s",
         frozenset({"builtins.TimeoutError", "builtins.OSError", "builtins.Exception", "builtins.BaseException"}),
+        trace,
         is_time_out=True,
     )
 
@@ -158,8 +160,9 @@ class Loop:
         """Return how many tasks there are."""
         return len(self._tasks)
 
-    def give_up(self, call: Call) -> None:
+    def give_up(self, call: Call) -> str:
         """Do nothing: the task ends itself at its time-out."""
+        return ""
 
     def stop(self) -> None:
         """Cancel running tasks. Must not be called in the loop's thread."""

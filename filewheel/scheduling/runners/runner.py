@@ -7,6 +7,7 @@ Invariant: exactly one outcome of a call counts, also when the call ends after i
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
@@ -25,6 +26,8 @@ from filewheel.scheduling.options import Policy
 from filewheel.scheduling.own_terms import timeout_of
 
 _TRACE_LENGTH = 8000
+_PIECE_CHARS = 1200
+"""A part of a traceback, such as the exception's text, is cut to this, so that the places remain."""
 
 
 class Call:
@@ -107,8 +110,8 @@ class Runner(Protocol):
     def stop(self) -> None:
         """Abandon or end running calls; they have no outcome, and are offered again."""
 
-    def give_up(self, call: Call) -> None:
-        """Abandon a call that timed out."""
+    def give_up(self, call: Call) -> str:
+        """Abandon a call that timed out; return its stack, if it has one."""
 
 
 def jobs_of(call: Call, clock: Clock, wheel: str) -> list[Job | Failure]:
@@ -152,12 +155,35 @@ def outcome_of(call: Call, jobs: Sequence[Job | Failure], raised: Failure | None
 
 def failure_of(exc: BaseException) -> Failure:
     """Describe an exception of a handler, with its traceback from the handler on."""
+    return Failure.of(exc, trace_of(exc))
+
+
+def trace_of(exc: BaseException) -> str:
+    """Return the end of an exception's traceback, from the handler on."""
     trace = exc.__traceback__
     try:
-        text = "".join(traceback.format_exception(exc.with_traceback(trace.tb_next if trace else None)))
+        pieces = traceback.format_exception(exc.with_traceback(trace.tb_next if trace else None))
     except Exception as odd:  # the program's exception class may raise too
-        text = f"(no traceback: {type(odd).__name__})"
-    return Failure.of(exc, storable(text[-_TRACE_LENGTH:]))
+        return f"(no traceback: {type(odd).__name__})"
+    return storable("".join(map(_shortened, pieces))[-_TRACE_LENGTH:])
+
+
+def stack_of(thread_id: int | None, function: Callable[..., Any]) -> str:
+    """Return the stack of a thread, from a function on; "" when the thread has left that function."""
+    frame = sys._current_frames().get(thread_id or 0)
+    frames = list(traceback.walk_stack(frame))[::-1] if frame is not None else []
+    code = getattr(function, "__code__", None)
+    starts = [n for n, (f, _) in enumerate(frames) if f.f_code is code]
+    if not starts:
+        return ""
+    lines = traceback.StackSummary.extract(iter(frames[starts[0] :])).format()
+    return storable("".join(["Stack at the time-out (most recent call last):\n", *lines])[-_TRACE_LENGTH:])
+
+
+def _shortened(piece: str) -> str:
+    if len(piece) <= _PIECE_CHARS:
+        return piece
+    return f"{piece[: _PIECE_CHARS // 2]} [...] {piece[-_PIECE_CHARS // 2 :]}"
 
 
 def run(call: Call, clock: Clock, wheel: str) -> Outcome:

@@ -15,7 +15,7 @@ from filewheel.disk.threads import started
 from filewheel.env import Clock
 from filewheel.errors import DiskError, disk_errors
 from filewheel.scheduling.failure import Failure
-from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, run
+from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, run, stack_of
 
 log = logging.getLogger(__name__)
 
@@ -82,15 +82,17 @@ class Threads:
             self._finish(outcome)
             self._running.pop(call, None)
 
-    def give_up(self, call: Call) -> None:
-        """Abandon the thread of a call, and start another in its place."""
+    def give_up(self, call: Call) -> str:
+        """Abandon the thread of a call, and start another in its place; return the thread's stack."""
         self.given_up += 1
         stuck = self._running.pop(call, None)
+        stack = "" if stuck is None else stack_of(stuck.ident, call.handler.function)
         log.warning("a call of %s runs past its time-out; its thread is abandoned", call.handler.name)
         if stuck is not None:
             self._threads.discard(stuck)
         if not self._stopping:  # mutant: stuck-not-replaced
             self._add_thread()
+        return stack
 
     def quiet(self) -> None:
         """Begin no more calls."""
