@@ -4,7 +4,7 @@
 A file imports only from its own folder and from those to the left of it (tests/test_layers.py checks it):
 
     errors checks message | native | env timespec | timers | format | disk | roster | journal | laps | lookup
-    | keys | firing | metrics | replication | reader changes wheel keeper | aio tools | scheduling | live
+    | keys | runs | firing | metrics | replication | reader changes wheel keeper | aio tools | scheduling | live
     | bridges testing | kafka
 """
 
@@ -52,6 +52,7 @@ from filewheel.lookup.snapshot import Snapshot
 from filewheel.lookup.stats import Histogram, Stats
 from filewheel.message import Attempt, Message, MessageId
 from filewheel.roster.roster import Member, Roster
+from filewheel.runs.run import Ended, Run, Running
 from filewheel.wheel import OnConflict, Wheel
 
 if _typing.TYPE_CHECKING:
@@ -92,6 +93,7 @@ __all__ = [
     "Cron",
     "Damaged",
     "DiskError",
+    "Ended",
     "Event",
     "Every",
     "Fenced",
@@ -131,6 +133,8 @@ __all__ = [
     "Retry",
     "RetryLater",
     "Roster",
+    "Run",
+    "Running",
     "Scheduler",
     "SetStatus",
     "Settlement",

@@ -94,6 +94,11 @@ def check_bounds(at_most: Mapping[str, int]) -> dict[bytes, int]:
     return {topic.encode(): check_whole("at_most", count, least=0) for topic, count in at_most.items()}
 
 
+def check_history(history: int | None) -> int | None:
+    """Return how many ends of runs are kept; None for the default. Raises BadArgument."""
+    return None if history is None else check_whole("history", history, least=0)
+
+
 def check_keeper(*, wait: bool, on_jump: str, force: bool, flush_interval_s: float, background: bool = True) -> None:
     """Raise BadArgument unless a keeper can be opened with these arguments."""
     check_flag("wait", wait)

@@ -22,7 +22,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from filewheel.checks import check_bounds, check_flag, check_keeper, check_number, check_whole
+from filewheel.checks import check_bounds, check_flag, check_history, check_keeper, check_number, check_whole
 from filewheel.disk.directory import Directory, open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.hint import Hints
@@ -43,6 +43,7 @@ from filewheel.firing.begins import Begins
 from filewheel.firing.head import Head
 from filewheel.firing.housekeeper import Housekeeper
 from filewheel.firing.jumps import Jumps
+from filewheel.firing.observer import Observer
 from filewheel.firing.outcomes import Outcomes
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.firing.settler import Settler
@@ -76,6 +77,10 @@ class Keeper(Outcomes):
     checkpoint and the undealt part of the journals, not the backlog. In a set of wheels it raises Fenced on a wheel
     that is not the primary, also when that changed during the wait.
 
+    `history` is how many ends of runs are kept (`Wheel.history`), 10,000 by default; with 0 none. Keeping them costs a
+    few percent of the rate of acknowledgements. With background=False nothing is published, and no history is kept
+    unless `history` says so.
+
     `on_jump` is for a wall clock that steps forward by more than an hour: "fire" logs it and fires by
     the new time; "hold" fires by the elapsed time, until the keeper is reopened.
 
@@ -86,6 +91,8 @@ class Keeper(Outcomes):
 
     unwritten: FilewheelError | None = None
     """After `close`: why some settlements were not written; their messages fire again."""
+    _closed = False
+    _broken: FilewheelError | None = None
 
     def __init__(
         self,
@@ -97,17 +104,17 @@ class Keeper(Outcomes):
         flush_interval_s: float = 0.02,
         budget: Budget = READY_BUDGET,
         background: bool = True,
+        history: int | None = None,
         clock: Clock | None = None,
         env: Env = SYSTEM,
     ) -> None:
         check_keeper(wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s, background=background)
+        check_history(history)
         check_budget(budget)
         self._dir = open_directory(path, write=True, force=force, env=check_env(env).using(clock=clock))
         self._disk = self._dir.disk
         clock = self._clock = self._dir.env.clock
         self._pid = os.getpid()
-        self._closed = False
-        self._broken: FilewheelError | None = None
         self._jumps = Jumps(clock, self._dir.path, hold=on_jump == "hold")
         self._hints = Hints(self._disk)
         self._closing = threading.RLock()
@@ -124,6 +131,7 @@ class Keeper(Outcomes):
             self._head = Head(self._store, budget)
             self._lock = self._store.lock
             self._begins = Begins(self._store, self._head)
+            self.observer = Observer(self._store, self._head, self._begins, history, is_used=background)
             # Again: a standby may have waited through a promotion.
             self._check_office(clock.now_us())  # mutant: standby-fires
             self._store.recover()
@@ -132,22 +140,26 @@ class Keeper(Outcomes):
             self._keys = Keys(self._dir)
             self._housekeeper = Housekeeper(
                 self._store, self._keys, self._head.finished, flush_interval_s=flush_interval_s, on_failure=self._fail,
-                check=self._keeper_lock.check,
+                check=self._keeper_lock.check, look=self.observer.look,
             )  # fmt: skip
             self._reserve = self._housekeeper.reserve
-            self._settler = Settler(self._store, self._head, self._reserve, self._keys)
+            self._settler = Settler(self._store, self._head, self._reserve, self._keys, self.observer.ends)
             if background:
                 self._housekeeper.start()
         except BaseException as exc:
-            if "_housekeeper" in vars(self):
-                self._housekeeper.stop()
-            if "_store" in vars(self):
-                with contextlib.suppress(OSError, FilewheelError):
-                    self._store.close()
-            self._release()
+            self._give_up()
             if isinstance(exc, OSError):
                 raise disk_error(exc, self._dir.path) from exc
             raise
+
+    def _give_up(self) -> None:
+        """Close what an opening that failed has opened."""
+        if "_housekeeper" in vars(self):
+            self._housekeeper.stop()
+        if "_store" in vars(self):
+            with contextlib.suppress(OSError, FilewheelError):
+                self._store.close()
+        self._release()
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -189,6 +201,7 @@ class Keeper(Outcomes):
                 self._settler.wait_for_others()
                 self.wake()
                 self._housekeeper.stop()
+                self.observer.close()
             if self._broken is None:
                 self._store.own.flush()
                 with self._lock:

@@ -18,7 +18,7 @@ from filewheel.checks import check_flag, check_items, check_whole
 from filewheel.disk.directory import Directory
 from filewheel.disk.keeper_lock import holder
 from filewheel.errors import BadArgument, Closed, Damaged, Forked, disk_error, disk_errors
-from filewheel.format.limits import bytes_of, check_headers, check_key, check_topic
+from filewheel.format.limits import bytes_of, check_headers, check_key, check_topic, matches
 from filewheel.format.record import unpack_put
 from filewheel.keys.index import Keys
 from filewheel.lookup.finder import Finder
@@ -28,6 +28,9 @@ from filewheel.lookup.stats import Histogram, Progress, Stats, histogram_of, sta
 from filewheel.lookup.tally import Tally
 from filewheel.message import ID_MIN, KEY, Message, MessageId
 from filewheel.roster.roster import Roster, read_roster
+from filewheel.runs.history import read_history
+from filewheel.runs.run import Ended, Running
+from filewheel.runs.running import read_running
 from filewheel.timespec import bound_us
 
 
@@ -199,6 +202,52 @@ class Reader:
             raise BadArgument("edges are times in rising order")
         with self.snapshot() as snapshot:
             return histogram_of(self._dir, snapshot, edges_us)
+
+    def running(self) -> Running:
+        """Return the messages that this wheel's keeper has claimed: those that run first, the oldest first.
+
+        The keeper publishes the list once a second; which of them run is exact. Without a keeper the list is empty. It
+        has the first thousand; `claimed` and `begun` count all. Takes no lock. Cost: two small files.
+
+        Raises Damaged when the file is not one that a keeper wrote, DiskError.
+        """
+        self._check()
+        return read_running(self._dir)
+
+    def history(
+        self,
+        *,
+        topic: str | None = None,
+        failed: bool = False,
+        since: At | None = None,
+        id: MessageId | str | bytes | None = None,
+        limit: int | None = None,
+    ) -> Sequence[Ended]:
+        """Return how the last messages ended, the newest first: of a topic (or glob), those that failed, since a time.
+
+        `id` is that of a message, or its first one. The keeper keeps at least the last 10,000 ends, and at most twice
+        as many, and writes them once a second, without a flush. A cancel of a message that waits is no end of a run.
+        Cost: reads all of them, 10 µs each.
+
+        Raises BadArgument, DiskError.
+        """
+        self._check()
+        if topic is not None:
+            check_topic(topic)
+        if limit is not None:
+            check_whole("limit", limit, least=0)
+        since_us = None if since is None else bound_us("since", since)
+        wanted = None if id is None else MessageId.parse(id)
+        check_flag("failed", failed)
+        found = (
+            ended
+            for ended in read_history(self._dir)
+            if (topic is None or matches(ended.topic, topic))
+            and (not failed or ended.failed)
+            and (since_us is None or ended.ended_us >= since_us)
+            and (wanted is None or wanted in (ended.id, ended.first_id, ended.moved_to))
+        )
+        return list(islice(found, limit))
 
     def topics(self, progress: Progress | None = None) -> dict[str, int]:
         """Count pending messages by topic. Reads every message."""

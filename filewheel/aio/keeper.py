@@ -23,7 +23,15 @@ from typing import Self
 
 from filewheel.aio.due import Due
 from filewheel.aio.thread import LoopThread, close_each
-from filewheel.checks import check_bounds, check_flag, check_items, check_keeper, check_path, check_whole
+from filewheel.checks import (
+    check_bounds,
+    check_flag,
+    check_history,
+    check_items,
+    check_keeper,
+    check_path,
+    check_whole,
+)
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.hint import UNHEARD_S, StandbySleep
 from filewheel.env import SYSTEM_CLOCK, Clock, Env, check_env
@@ -76,18 +84,20 @@ class AsyncKeeper:
         force: bool = False,
         flush_interval_s: float = 0.02,
         budget: Budget = READY_BUDGET,
+        history: int | None = None,
         clock: Clock | None = None,
         env: Env = SYSTEM,
     ) -> None:
         """Prepare a keeper of the wheel at `path`, without touching the disk. Raises BadArgument."""
         check_keeper(wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s)
         check_budget(budget)
+        check_history(history)
         self._path = check_path(path)
         self._env = env = check_env(env).using(clock=clock)
         self._wait = wait
         self._make = partial(
             Keeper, self._path, wait=False, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s,
-            budget=budget, env=env,
+            budget=budget, history=history, env=env,
         )  # fmt: skip
         self._life = asyncio.Lock()
         self._refill = asyncio.Lock()
@@ -411,6 +421,11 @@ class AsyncKeeper:
         return await calls.call(
             partial(keeper.bury, message, reason=reason, failed=failed, details=details, sync=sync)
         )  # fmt: skip
+
+    async def report(self, what: Message | bytes, *, error: str = "", place: str = "program") -> None:
+        """Tell the history of runs why a claimed message fails, and where it ran, before it is settled (see Keeper)."""
+        keeper, calls, _ = self._opened()
+        await calls.call(partial(keeper.report, what, error=error, place=place))
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None

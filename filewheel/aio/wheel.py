@@ -353,6 +353,8 @@ class AsyncWheel:
     peek = _reads(Wheel.peek)
     next_due = _reads(Wheel.next_due)
     stats = _reads(Wheel.stats)
+    running = _reads(Wheel.running)
+    history = _reads(Wheel.history)
 
     async def list(
         self,
@@ -396,6 +398,7 @@ class AsyncWheel:
         on_jump: str = "fire",
         flush_interval_s: float = 0.02,
         budget: Budget = READY_BUDGET,
+        history: int | None = None,
     ) -> AsyncKeeper:
         """Prepare this wheel's keeper: `async with wheel.keeper() as keeper`. Closing the wheel closes it too.
 
@@ -404,7 +407,9 @@ class AsyncWheel:
         self._open()
         if any(k.is_used for k in self._keepers):
             raise BadArgument("this wheel's keeper is open already", hint="use that one, or close it first")
-        keeper = self._make_keeper(wait=wait, on_jump=on_jump, flush_interval_s=flush_interval_s, budget=budget)
+        keeper = self._make_keeper(
+            wait=wait, on_jump=on_jump, flush_interval_s=flush_interval_s, budget=budget, history=history
+        )
         self._keepers = [*(k for k in self._keepers if not k.is_closed), keeper]
         return keeper
 

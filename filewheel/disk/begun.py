@@ -20,6 +20,7 @@ import threading
 from collections.abc import Container, Sequence
 
 from filewheel.disk.directory import Directory
+from filewheel.disk.disk import ForeignFile
 from filewheel.env import Disk
 from filewheel.errors import FULL, DiskError, WheelFull, disk_error
 from filewheel.format import layout
@@ -63,6 +64,11 @@ class Begun:
         """Slots whose message the last sweep found settled."""
         self._sweeps = 0
         self._announce()
+
+    @property
+    def life(self) -> bytes:
+        """The keeper's name for itself."""
+        return self._life
 
     @property
     def is_public(self) -> bool:
@@ -176,6 +182,28 @@ class Begun:
             fd, self._fd = self._fd, None
             if fd is not None:
                 self._disk.close(fd)
+
+
+def read_table(disk: Disk, *, whole: bool = True) -> bytes:
+    """Return the generation, and the table behind it if `whole`; nothing when no living keeper holds a table.
+
+    Without `whole` the lock is not tested. Raises OSError.
+    """
+    try:
+        fd = disk.open(layout.BEGUN, "r")
+    except (FileNotFoundError, ForeignFile):
+        return b""
+    try:
+        if not whole:
+            return disk.pread(fd, GENERATION_BYTES, GENERATION_AT)
+        if disk.is_free(fd):  # mutant: dead-table-counts
+            return b""
+        table = disk.pread(fd, max(0, disk.size(fd) - TABLE_AT), TABLE_AT)
+        # Last: until it changes, no slot is written again.
+        generation = disk.pread(fd, GENERATION_BYTES, GENERATION_AT)
+    finally:
+        disk.close(fd)
+    return generation + table if len(generation) == GENERATION_BYTES and any(generation) else b""
 
 
 class Marks:

@@ -15,16 +15,25 @@ from filewheel.firing.head import Head
 from filewheel.format.record import ID
 from filewheel.laps.store import Store
 from filewheel.native.compiled import ids_of
+from filewheel.runs.times import BeginTimes
 
 
 class Begins:
-    """The begins of one keeper. The store's lock guards everything but `may_begin`."""
+    """The begins of one keeper. The store's lock guards everything but `may_begin` and `unbegin`."""
 
     def __init__(self, store: Store, head: Head) -> None:
         """Replace the table of the former keeper, whose lock this one has now, by an empty one."""
         self._store = store
         self._head = head
         self._begun = Begun(store.disk, head.claims, store.dir.env.entropy(LIFE_BYTES))
+        self._clock = store.clock
+        self.times = BeginTimes(head.claims)
+        """When the claimed messages began."""
+
+    @property
+    def life(self) -> bytes:
+        """The keeper's name for itself in `begun`."""
+        return self._begun.life
 
     def claim(
         self, now_us: int, by_us: int, limit: int, at_most: Mapping[bytes, int], *, begun: bool
@@ -56,7 +65,11 @@ class Begins:
         except BaseException:
             self._begun.retract(ids)
             raise
+        self._note(ids)
         return self._head.stop(ids)
+
+    def _note(self, ids: Sequence[bytes]) -> None:
+        self.times.note(ids, (self._clock.now_us(), self._clock.steady_us()))
 
     def may_begin(self, ids: Sequence[bytes]) -> bool:
         """Begin claimed messages, if that needs no wait; False when only `begin` can decide."""
@@ -67,17 +80,21 @@ class Begins:
         begins = self._begun.is_old() and all(  # mutant: may-begin-many
             id_ in self._head.claims and id_ not in self._head.cancelled for id_ in ids
         )
-        if not begins:
+        if begins:
+            self._note(ids)
+        else:
             self._begun.retract(ids)
         return begins
 
     def unbegin(self, ids: Sequence[bytes]) -> None:
         """Retract the begins of claimed messages."""
         self._begun.retract(ids)
+        self.times.note(ids, None)
 
     def give_back(self, ids: list[bytes]) -> None:
         """Offer claimed messages again whose work does not begin after all."""
         self._begun.retract(ids)  # mutant: given-back-begun
+        self.times.note(ids, None)
         self._head.give_back(ids)
 
     def close(self) -> None:

@@ -12,12 +12,10 @@ import enum
 import struct
 from collections.abc import Collection, Mapping
 
-from filewheel.disk.begun import GENERATION_AT, GENERATION_BYTES, LIFE_BYTES, SLOT_BYTES, TABLE_AT
+from filewheel.disk.begun import GENERATION_BYTES, LIFE_BYTES, SLOT_BYTES, read_table
 from filewheel.disk.directory import Directory
-from filewheel.disk.disk import ForeignFile
 from filewheel.disk.keeper_lock import holder
 from filewheel.errors import FilewheelError
-from filewheel.format import layout
 from filewheel.message import MessageId
 
 _SAFE_SWEEPS = 2
@@ -92,23 +90,7 @@ class Look:
         return sweeps <= _SAFE_SWEEPS or (generation[:LIFE_BYTES] == self._before[:LIFE_BYTES] and sweeps - before <= 1)
 
     def _read(self, *, whole: bool) -> bytes:
-        """Return the generation, and the table as it was before; nothing when no living keeper holds a table."""
-        disk = self._dir.disk
-        try:
-            fd = disk.open(layout.BEGUN, "r")
-        except (FileNotFoundError, ForeignFile):
-            return b""
-        try:
-            if not whole:
-                return disk.pread(fd, GENERATION_BYTES, GENERATION_AT)
-            if disk.is_free(fd):  # mutant: dead-table-counts
-                return b""
-            table = disk.pread(fd, max(0, disk.size(fd) - TABLE_AT), TABLE_AT)
-            # Last: until it changes, no slot is written again.
-            generation = disk.pread(fd, GENERATION_BYTES, GENERATION_AT)
-        finally:
-            disk.close(fd)
-        return generation + table if len(generation) == GENERATION_BYTES and any(generation) else b""
+        return read_table(self._dir.disk, whole=whole)
 
 
 def _sweeps(generation: bytes) -> int:

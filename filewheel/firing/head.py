@@ -134,13 +134,13 @@ class Head:
         """Return whether due messages may be on disk, and memory has room for them."""
         return self.ready.frontier <= id_floor(max(0, now_us)) and self.ready.wants_more()
 
-    def release(self, ids: list[bytes]) -> None:
-        """Forget claimed messages, whose outcome is written."""
-        for id_ in ids:
-            del self.claims[id_]
+    def release(self, ids: list[bytes]) -> list[bytes]:
+        """Forget claimed messages, whose outcome is written; return their puts."""
+        puts = list(map(self.claims.pop, ids))
         self.ready.done(ids)
         if self.cancelled:
             self.cancelled.difference_update(ids)
+        return puts
 
     def stop(self, ids: list[bytes]) -> set[bytes]:
         """Forget claimed messages that were cancelled; return them."""

@@ -46,8 +46,9 @@ class Housekeeper:
         flush_interval_s: float,
         on_failure: Callable[[FilewheelError], None],
         check: Callable[[], None],
+        look: Callable[[], None] = lambda: None,
     ) -> None:
-        """`check` raises when another process may deal now."""
+        """`check` raises when another process may deal now. `look` is called in the thread after each step."""
         self._store = store
         self._keys = keys
         self._finished = finished
@@ -56,6 +57,7 @@ class Housekeeper:
         self._interval_s = flush_interval_s
         self._on_failure = on_failure
         self._check = check
+        self._look = look
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._stopping = False
@@ -89,6 +91,7 @@ class Housekeeper:
             self._wake.clear()
             if not self.try_step():
                 return
+            self._look()
 
     def try_step(self) -> bool:
         """Do the work that is due now; after an error end the keeper, and return False."""

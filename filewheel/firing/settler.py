@@ -27,6 +27,7 @@ from filewheel.journal.settlement import Settlement, Written, written
 from filewheel.keys.index import Keys, LockedKeys
 from filewheel.laps.store import Store
 from filewheel.message import KEY, Message, MessageId
+from filewheel.runs.ends import Ends
 
 FRAME_BYTES = 4 << 20
 """A frame of settlements ends when it has so many bytes."""
@@ -37,11 +38,12 @@ BUCKETS_AT_ONCE = 64
 class Settler:
     """Writes settlements. Thread-safe by the store's lock; do not call `settle` with it held."""
 
-    def __init__(self, store: Store, head: Head, reserve: Reserve, keys: Keys) -> None:
+    def __init__(self, store: Store, head: Head, reserve: Reserve, keys: Keys, ends: Ends) -> None:
         self._store = store
         self._head = head
         self._reserve = reserve
         self._keys = keys
+        self.ends = ends
         self._clock = store.clock
         self._lock = store.lock
         self.later: dict[bytes, tuple[Settlement, MessageId]] = {}
@@ -315,7 +317,8 @@ class Settler:
         puts = [put for _, w in made for put in w.puts]
         if records or puts:
             self._reserve.write(records + puts, len(puts))  # mutant: two-frames-settled
-        self._head.release([s.id for s, _ in made])
+        for (settlement, written_), put in zip(made, self._head.release([s.id for s, _ in made]), strict=True):
+            self.ends.settled(settlement, put, written_.moved_to)
         near = [p for p in puts if p[ID] < self._head.ready.frontier]
         if near:  # mutant: retry-unseen
             self._head.ready.add(near)

@@ -10,6 +10,8 @@ No other module makes or parses a name.
       begun                            changes with each cancel: "read the journals before you begin a message"
       ballast                          reserved space, freed when the disk is full
       metrics.prom                     counters of a running scheduler; not durable
+      running.json                     the messages that the keeper has claimed; not durable
+      history/<n>.jsonl                how the last messages ended; not durable
       journal/<writer>-<n>.log         one writer's enqueues, cancels, acknowledgements
       laps/<lap>.lap                   a far or long past lap: one file
       laps/<lap>/<second>.slot         a near lap: one file for each second with records
@@ -52,6 +54,9 @@ BEGUN = "begun"
 BALLAST = "ballast"
 METRICS = "metrics.prom"
 METRICS_TMP = "metrics.prom.tmp"
+RUNNING = "running.json"
+RUNNING_TMP = "running.json.tmp"
+HISTORY = "history"
 JOURNAL = "journal"
 LAPS = "laps"
 KEYS = "keys"
@@ -74,6 +79,7 @@ SECOND_END = DUE_LIMIT_US // US_PER_S
 LAP_END = SECOND_END
 """The end of all laps for the shortest lap length; `checkpoint.lap_end` is the end for one wheel."""
 SEGMENT_END = 10**12
+HISTORY_END = 10**12
 KEY_BUCKETS = 256
 KEY_RECENT = KEY_BUCKETS
 """In place of a bucket: the file of recent entries, with keys of all buckets."""
@@ -88,6 +94,7 @@ _LAP_DIR = re.compile(r"(0|[1-9][0-9]{0,11})")
 _SLOT = re.compile(r"(0|[1-9][0-9]{0,11})\.slot")
 _KEY_FILE = re.compile(r"([0-9a-f]{2}|recent)\.keys")
 _ID_LOCK = re.compile(r"[0-9a-f]\.lock")
+_HISTORY = re.compile(r"([0-9]{6,12})\.jsonl")
 _KEY_SPARE = re.compile(r"([0-9a-f]{2}|all)\.lock|\.([0-9a-f]{2}|recent)\.tmp")
 
 
@@ -201,6 +208,19 @@ def id_lock(bucket: int) -> str:
 def is_id_lock(last: str) -> bool:
     """Return whether this names a lock of ids."""
     return _ID_LOCK.fullmatch(last) is not None
+
+
+def history(n: int) -> str:
+    """Name the n-th file of ended runs (n counts from 1)."""
+    return f"{HISTORY}/{n:06d}.jsonl"
+
+
+def parse_history(last: str) -> int | None:
+    """Read n from the last part of the name of a file of ended runs."""
+    match = _HISTORY.fullmatch(last)
+    if match and int(match[1]) and history(int(match[1])).endswith(f"/{last}"):
+        return int(match[1])
+    return None
 
 
 def quarantined(name: str, where: int | str) -> str:

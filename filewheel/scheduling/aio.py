@@ -30,6 +30,7 @@ from filewheel.format.settings import Sync
 from filewheel.message import MessageId
 from filewheel.metrics.metrics import Metrics
 from filewheel.reader import given
+from filewheel.runs.history import KEPT
 from filewheel.scheduling.call import new_call, transaction_of
 from filewheel.scheduling.definitions import H, HandlerOptions, ScheduleOptions, When, check_known, shows
 from filewheel.scheduling.engine import Engine
@@ -78,6 +79,7 @@ class AsyncScheduler(Sender[Soon]):
         create: bool = True,
         on_jump: str = "fire",
         tracebacks: bool = True,
+        history: int = KEPT,
         stop_s: float = STOP_S,
         waiting_max: int = WAITING_MAX,
         metrics: Metrics | None = None,
@@ -87,7 +89,8 @@ class AsyncScheduler(Sender[Soon]):
         env = check_env(env).using(clock=clock)
         self.blocking = Scheduler(
             path, threads=threads, processes=processes, in_flight=in_flight, catch_up_per_s=catch_up_per_s,
-            unknown=unknown, sync=sync, create=create, on_jump=on_jump, tracebacks=tracebacks, metrics=metrics, env=env,
+            unknown=unknown, sync=sync, create=create, on_jump=on_jump, tracebacks=tracebacks, history=history,
+            metrics=metrics, env=env,
         )  # fmt: skip
         """The scheduler for code that cannot await: handlers in threads and processes, scripts. It shares everything
         except the event loop; only the AsyncScheduler starts and stops it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from filewheel.checks import shown
 from filewheel.env import Clock
@@ -19,6 +19,7 @@ from filewheel.errors import BadArgument, FilewheelError, WheelFull
 from filewheel.format.settings import Sync
 from filewheel.keeper import LOOK_S
 from filewheel.message import SCHEDULE, US_PER_S, Message
+from filewheel.runs.run import Detail, Place
 from filewheel.scheduling import verdict
 from filewheel.scheduling.claims import Claims
 from filewheel.scheduling.events import Telemetry
@@ -30,7 +31,7 @@ from filewheel.scheduling.options import Policy
 from filewheel.scheduling.own_terms import retry_of
 from filewheel.scheduling.runners.loop import time_out
 from filewheel.scheduling.runners.runner import Call, Outcome, Runner
-from filewheel.scheduling.settlements import Settlements
+from filewheel.scheduling.settlements import Report, Settlements
 
 log = logging.getLogger(__name__)
 _PLAIN = 'it is a plain message without a topic: cancel it, or give it a handler: @on("*")'
@@ -65,8 +66,12 @@ class Dispatcher:
         fate: Fate,
         puts_sync: Sync = "always",
         tracebacks: bool = False,
+        report: Report | None = None,
     ) -> None:
-        """`puts_sync` is for outcomes with messages that a job enqueued. `tracebacks` stores those of failed calls."""
+        """`puts_sync` is for outcomes with messages that a job enqueued. `tracebacks` stores those of failed calls.
+
+        `report` takes what the history of runs shows.
+        """
         if unknown not in UNKNOWN:
             raise BadArgument(f'unknown is "wait" or "bury", not {shown(unknown)}')
         self._keeper = keeper
@@ -94,7 +99,7 @@ class Dispatcher:
         """Counts of messages that did not begin, because they were cancelled. Threads append to it."""
         self._trouble: Exception | None = None
         """The error that prevented another thread from beginning or starting a call."""
-        self._settlements = Settlements(keeper, clock, telemetry, puts_sync)
+        self._settlements = Settlements(keeper, clock, telemetry, puts_sync, report)
         self._timed: set[Call] = set()
         self._is_sated = False
         """The last claim was empty, and no call has ended since."""
@@ -339,6 +344,12 @@ class Dispatcher:
             self._timed.add(call)
         self._runners[terms.where].start(call)  # mutant: ack-before-return
 
+    def places(self) -> Iterator[tuple[bytes, Place]]:
+        """Return where each begun message is worked on. Thread-safe."""
+        for runner in self._runners.values():
+            for call, place in runner.running():
+                yield from ((message.id, place) for message in call.messages)
+
     # -- outcomes ----------------------------------------------------------------------------------------------
 
     def _watch_time(self, now_us: int) -> None:
@@ -377,29 +388,32 @@ class Dispatcher:
             return
         took_us = max(0, outcome.ended_us - call.begun_us)
         self._telemetry.ended(call.messages[0].topic, took_us)
+        # The wall clock may have stepped since.
+        begun_us = now_us - max(0, self._clock.steady_us() - call.begun_us) if call.begun_us else None
+        ran = Detail("", "", begun_us, took_us, call.handler.terms.where)
         for at, message in enumerate(call.messages):
             if outcome.failures is None and SCHEDULE not in message.headers:
-                self._settlements.acknowledge(message)
+                self._settlements.acknowledge(message, ran)
                 continue
             failure = outcome.failures[at] if outcome.failures else None
             puts = outcome.puts[at] if outcome.puts else EMPTY_OUTBOX
             # An occurrence that comes due while this one runs is called as well.
             successor = self._next_of(message, call.started_us)
             if failure is None:
-                self._settlements.add(message, verdict.succeeded(message, puts, successor))
+                self._settlements.add(message, verdict.succeeded(message, puts, successor), ran)
             else:
-                self._fail(call, message, failure, successor, now_us, took_us)
+                self._fail(call, message, failure, successor, now_us, ran._replace(error=failure.text))
 
     def _fail(
-        self, call: Call, message: Message, failure: Failure, successor: Message | None, now_us: int, took_us: int
+        self, call: Call, message: Message, failure: Failure, successor: Message | None, now_us: int, ran: Detail
     ) -> None:
         if failure.is_too_late:
             self._settlements.add(message, verdict.skipped(message, failure.text, successor))
             return
         retry = retry_of(message, call.handler.terms.retry)  # mutant: own-retry-ignored
         found = verdict.failed(message, failure, retry, now_us, random.random, successor, traced=self._tracebacks)
-        self._telemetry.failed(message, failure, found, took_us)
-        self._settlements.add(message, found)
+        self._telemetry.failed(message, failure, found, ran.took_us or 0)
+        self._settlements.add(message, found, ran)
 
     def _next_of(self, message: Message, now_us: int) -> Message | None:
         return self._successor(message, now_us) if SCHEDULE in message.headers else None

@@ -56,6 +56,8 @@ class Limits:
     on_jump: str
     tracebacks: bool = True
     """Store the end of the traceback with each failed attempt."""
+    history: int = 0
+    """How many ends of calls are kept."""
 
 
 class Engine:
@@ -191,8 +193,10 @@ class Engine:
         self._fenced = exc
 
     def _open(self, *, wait: bool, background: bool = True) -> Keeper:
-        on_jump = self._limits.on_jump
-        return Keeper(self._path, wait=wait, on_jump=on_jump, background=background, env=self._env)
+        limits = self._limits
+        return Keeper(
+            self._path, wait=wait, on_jump=limits.on_jump, background=background, history=limits.history, env=self._env
+        )
 
     def _term(self, keeper: Keeper) -> bool:
         """Fire until the stop, or an error; return whether it ended without one."""
@@ -200,6 +204,7 @@ class Engine:
         runners: dict[str, Runner] = {}
         dispatcher = self._dispatcher(keeper, runners)
         runners |= self._runners(dispatcher)
+        keeper.observer.worker = dispatcher
         keeper.on_flush(self._telemetry.flushed)
         publisher = Publisher(self._telemetry.metrics, keeper.directory)
         ended_well = False
@@ -262,6 +267,7 @@ class Engine:
             fate=self._occurrences.fate_of,
             tracebacks=limits.tracebacks,
             puts_sync="always" if keeper.directory.settings.sync == "always" else "never",
+            report=keeper.observer.ends.report if limits.history else None,
         )
 
     def _runners(self, dispatcher: Dispatcher) -> dict[str, Runner]:

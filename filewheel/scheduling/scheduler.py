@@ -27,6 +27,7 @@ from filewheel.message import US_PER_S, MessageId, to_datetime
 from filewheel.metrics.gauges import disk_gauges, overdue_of
 from filewheel.metrics.metrics import Metrics
 from filewheel.metrics.prometheus import render
+from filewheel.runs.history import KEPT
 from filewheel.scheduling.call import new_call, transaction_of
 from filewheel.scheduling.cron.recurrence import Missed
 from filewheel.scheduling.definitions import Definitions, When, recurrence_of
@@ -54,7 +55,8 @@ class Scheduler(Definitions):
     `threads` call plain functions, `processes` those with where="process"; coroutine functions run in an event loop.
     `in_flight` bounds the messages that are claimed at once. `catch_up_per_s` bounds the rate at which a backlog is
     called after a long stop. `unknown` is for messages without a handler: "wait" (checked again every five minutes) or
-    "bury" (moved to the dead letters). `sync` applies to enqueued calls, and to a new wheel. `on_jump` is the Keeper's.
+    "bury" (moved to the dead letters). `sync` applies to enqueued calls, and to a new wheel. `on_jump` and `history`
+    (how many ends of calls are kept, 0 for none) are the Keeper's.
     With `tracebacks` a failed attempt is stored with the end of its traceback, 4 KiB at most.
     """
 
@@ -71,6 +73,7 @@ class Scheduler(Definitions):
         create: bool = True,
         on_jump: str = "fire",
         tracebacks: bool = True,
+        history: int = KEPT,
         metrics: Metrics | None = None,
         clock: Clock | None = None,
         env: Env = SYSTEM,
@@ -85,11 +88,12 @@ class Scheduler(Definitions):
             check_number("catch_up_per_s", catch_up_per_s)
         check_choice("unknown", unknown, ("wait", "bury"))
         check_choice("on_jump", on_jump, ("fire", "hold"))  # mutant: jump-unchecked
+        check_whole("history", history, least=0)
         sync = None if sync is None else check_sync(sync)
         env = check_env(env).using(clock=clock)
         self._path = os.path.abspath(check_path(path))
         check_flag("tracebacks", tracebacks)
-        self._limits = Limits(threads, processes, in_flight, catch_up_per_s, unknown, on_jump, tracebacks)
+        self._limits = Limits(threads, processes, in_flight, catch_up_per_s, unknown, on_jump, tracebacks, history)
         self._opener = WheelOpener(self._path, create=check_flag("create", create), sync=sync, env=env)
         self._env = env
         self._clock = env.clock

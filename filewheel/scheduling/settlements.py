@@ -7,12 +7,13 @@ Invariant: each claimed message is counted in `claimed` until its settlement is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from filewheel.env import Clock
 from filewheel.errors import Damaged, DiskError, Fenced, FilewheelError, Locked, WheelFull
 from filewheel.format.settings import Sync
 from filewheel.message import US_PER_S, Message
+from filewheel.runs.run import Detail
 from filewheel.scheduling.claims import Claims
 from filewheel.scheduling.events import Telemetry
 from filewheel.scheduling.verdict import Verdict
@@ -20,12 +21,19 @@ from filewheel.scheduling.verdict import Verdict
 log = logging.getLogger("filewheel.scheduling.dispatcher")
 
 _FULL_RETRY_US = US_PER_S
+NOT_RUN = Detail()
+
+Report = Callable[[bytes, Detail], None]
 
 
 class Settlements:
     """The verdicts of one keeper's messages that are not written yet. Belongs to the dispatcher's thread."""
 
-    def __init__(self, keeper: Claims, clock: Clock, telemetry: Telemetry, puts_sync: Sync) -> None:
+    def __init__(
+        self, keeper: Claims, clock: Clock, telemetry: Telemetry, puts_sync: Sync, report: Report | None = None
+    ) -> None:
+        """`report` takes what the history of runs does not know by itself."""
+        self._report = report
         self._keeper = keeper
         self._clock = clock
         self._telemetry = telemetry
@@ -44,13 +52,18 @@ class Settlements:
         self.settled = 0
         """Messages that were settled so far."""
 
-    def acknowledge(self, message: Message) -> None:
+    def acknowledge(self, message: Message, ran: Detail) -> None:
         """Note that a message's call returned, without a next occurrence or a transaction."""
         self._acknowledged.append(message)
+        if self._report is not None:
+            self._report(message.id, ran)
 
-    def add(self, message: Message, verdict: Verdict) -> None:
-        """Note the verdict on a message."""
+    def add(self, message: Message, verdict: Verdict, ran: Detail = NOT_RUN) -> None:
+        """Note the verdict on a message, and how its call ran."""
         self._verdicts.append((message, verdict))
+        if self._report is not None and verdict.kind != "deferred":
+            outcome = "acked" if verdict.kind == "acknowledged" else verdict.kind
+            self._report(message.id, ran._replace(outcome=outcome))
 
     def count(self, number: int) -> None:
         """Note that this many messages are settled."""

@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 
 from filewheel.env import Clock
+from filewheel.runs.run import Place
 from filewheel.scheduling.runners.loop import cancelled_itself, run_async
 from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, run
 
@@ -56,6 +57,10 @@ class Inline:
     def busy(self) -> int:
         """Return 0: every call has ended."""
         return 0
+
+    def running(self) -> list[tuple[Call, Place]]:
+        """Return nothing: the thread that asks runs the call."""
+        return []
 
     def give_up(self, call: Call) -> str:
         """Do nothing: every call has ended."""

@@ -16,6 +16,7 @@ from functools import partial
 from filewheel.disk.threads import started
 from filewheel.env import Clock
 from filewheel.errors import disk_errors
+from filewheel.runs.run import Place
 from filewheel.scheduling.around import surrounded_async
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.job import Job, enter, leave
@@ -23,6 +24,7 @@ from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, fa
 
 log = logging.getLogger(__name__)
 
+_LOOP = Place("loop")
 _END_S = 5.0
 """The time that cancelled tasks have to end."""
 
@@ -96,7 +98,7 @@ class Loop:
         self._coming: deque[Call] = deque()
         self._is_woken = False
         self._stopping = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Call] = {}
 
     def start(self, call: Call) -> None:
         """Begin a call here, because `begin` touches the disk, and hand it to the loop."""
@@ -135,8 +137,8 @@ class Loop:
             except IndexError:  # `quiet`, in another thread, has just cleared it
                 break
             task = asyncio.ensure_future(self._run(call))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = call
+            task.add_done_callback(self._tasks.pop)
 
     async def _run(self, call: Call) -> None:
         call.begun_us = self._clock.steady_us()
@@ -159,6 +161,10 @@ class Loop:
     def busy(self) -> int:
         """Return how many tasks there are."""
         return len(self._tasks)
+
+    def running(self) -> list[tuple[Call, Place]]:
+        """Return the calls that have a task."""
+        return [(call, _LOOP) for call in self._tasks.copy().values()]
 
     def give_up(self, call: Call) -> str:
         """Do nothing: the task ends itself at its time-out."""

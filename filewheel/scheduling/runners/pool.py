@@ -56,6 +56,14 @@ class Result:
 
 
 @dataclass(slots=True, eq=False)
+class Grip:
+    """What the submitter of a call holds: the process that has it, and the request to end it."""
+
+    pid: int | None = None
+    """The process that runs the call; None before the begin."""
+
+
+@dataclass(slots=True, eq=False)
 class _Submission:
     """A call that was submitted."""
 
@@ -65,6 +73,7 @@ class _Submission:
     timeout_us: int
     done: Callable[[Result], None]
     begin: Callable[[], bool] | None
+    grip: Grip
     end_us: int = 0
     given: int = 0
 
@@ -111,6 +120,7 @@ class Pool:
         done: Callable[[Result], None],
         begin: Callable[[], bool] | None = None,
         imports: tuple[str, ...] = (),
+        grip: Grip | None = None,
     ) -> None:
         """Run the function "module:qualname" on these bytes in a process; `done` is called with the result.
 
@@ -128,7 +138,8 @@ class Pool:
                 hint='put what the script does under `if __name__ == "__main__":`',
             )
         timeout_us = REST_US if timeout_s is None else round(timeout_s * US_PER_S)
-        call = _Submission((target, *imports), msgpack.packb([[target], request]), timeout_us, done, begin)
+        packed = msgpack.packb([[target], request])
+        call = _Submission((target, *imports), packed, timeout_us, done, begin, grip or Grip())
         with self._lock:
             if self.is_closing:
                 raise Closed("the pool is closed", hint="start the scheduler again")
@@ -360,6 +371,7 @@ class _Attendant:
         if process.is_lost:
             self._pool.give_back(call)
             return False
+        call.grip.pid = process.pid
         call.given += 1
         call.end_us = self._clock.steady_us() + call.timeout_us
         return True

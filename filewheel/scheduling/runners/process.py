@@ -97,6 +97,11 @@ class Process:
             self._poll.register(fd, select.POLLIN)
 
     @property
+    def pid(self) -> int | None:
+        """Its number."""
+        return self._process.pid
+
+    @property
     def had_calls(self) -> bool:
         """Whether it was given any calls."""
         return self._number > 0

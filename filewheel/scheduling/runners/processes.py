@@ -18,13 +18,14 @@ from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument
 from filewheel.format.record import pack_message, unpack_put
 from filewheel.message import MessageId
+from filewheel.runs.run import Place
 from filewheel.scheduling.around import Hook, target_of
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.handler import Handler
 from filewheel.scheduling.job import EMPTY_OUTBOX, Outbox
 from filewheel.scheduling.runners.child import resolve
 from filewheel.scheduling.runners.loop import time_out
-from filewheel.scheduling.runners.pool import Pool, Result
+from filewheel.scheduling.runners.pool import Grip, Pool, Result
 from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, run
 
 TARGET = "filewheel.scheduling.runners.processes:serve"
@@ -90,14 +91,14 @@ class Processes:
         self._finish = finish
         self._clock = clock
         self._wheel = wheel
-        self._running: set[Call] = set()
+        self._running: dict[Call, Grip] = {}
         self._stopping = False
 
     def start(self, call: Call) -> None:
         """Give a call to a process, or queue it."""
         if self._stopping:
             return
-        self._running.add(call)
+        grip = self._running[call] = Grip()
 
         def begin() -> bool:
             call.begun_us = self._clock.steady_us()
@@ -109,12 +110,12 @@ class Processes:
                 outcome = outcome_of_result(call, result)
                 outcome.ended_us = self._clock.steady_us()
                 self._finish(outcome)
-            self._running.discard(call)
+            self._running.pop(call, None)
 
         request = request_of(call, self._wheel)
         function, timeout_s = call.handler.function, call.timeout_s
         imports = (f"{function.__module__}:{function.__qualname__}", *map(target_of, call.hooks))
-        self._pool.submit(TARGET, request, timeout_s=timeout_s, done=done, begin=begin, imports=imports)
+        self._pool.submit(TARGET, request, timeout_s=timeout_s, done=done, begin=begin, imports=imports, grip=grip)
 
     def quiet(self) -> None:
         """Begin no more calls: `begin` refuses the queued ones."""
@@ -123,6 +124,11 @@ class Processes:
     def busy(self) -> int:
         """Return how many calls run, or wait for a process."""
         return len(self._running)
+
+    def running(self) -> list[tuple[Call, Place]]:
+        """Return the calls that a process has begun, and their processes."""
+        running = self._running.copy()
+        return [(call, Place("process", "", grip.pid)) for call, grip in running.items() if grip.pid is not None]
 
     def give_up(self, call: Call) -> str:
         """Do nothing: the pool kills the process at the time-out."""

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from filewheel.env import Clock
 from filewheel.errors import Damaged
 from filewheel.message import ARGS, DEADLINE, SKIP_LATE, TIMEOUT, Message
+from filewheel.runs.run import Place
 from filewheel.scheduling.around import Hook, surrounded
 from filewheel.scheduling.call import unpack_call
 from filewheel.scheduling.failure import Failure, storable
@@ -106,6 +107,9 @@ class Runner(Protocol):
 
     def busy(self) -> int:
         """Return how many calls run."""
+
+    def running(self) -> list[tuple[Call, Place]]:
+        """Return the calls that run, and where. Thread-safe."""
 
     def stop(self) -> None:
         """Abandon or end running calls; they have no outcome, and are offered again."""

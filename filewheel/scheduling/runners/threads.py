@@ -14,6 +14,7 @@ import threading
 from filewheel.disk.threads import started
 from filewheel.env import Clock
 from filewheel.errors import DiskError, disk_errors
+from filewheel.runs.run import Place
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, run, stack_of
 
@@ -103,6 +104,11 @@ class Threads:
     def busy(self) -> int:
         """Return how many calls run."""
         return len(self._running)
+
+    def running(self) -> list[tuple[Call, Place]]:
+        """Return the calls that run, and their threads."""
+        running = self._running.copy()
+        return [(call, Place("thread", thread.name)) for call, thread in running.items() if call.begun_us]
 
     def stop(self) -> None:
         """Abandon running calls; their threads end with the process."""

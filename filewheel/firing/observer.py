@@ -1,0 +1,130 @@
+"""What other processes see of a keeper's work: what is claimed and runs, and how the last messages ended.
+
+The housekeeper's thread calls `look` a few times a second. It copies references under the store's lock, and unpacks
+and writes without it, so claims and acknowledgements do not wait for it.
+Invariant: an error here is logged once, and stops nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import islice
+
+from filewheel.errors import Damaged
+from filewheel.firing.begins import Begins
+from filewheel.firing.head import Head
+from filewheel.format.record import unpack_put
+from filewheel.laps.store import Store
+from filewheel.message import US_PER_S
+from filewheel.runs.ends import Ends
+from filewheel.runs.history import KEPT, HistoryWriter
+from filewheel.runs.run import PROGRAM, Place, Run, Worker
+from filewheel.runs.running import LISTED_MAX, remove_running, render, write_running
+
+log = logging.getLogger(__name__)
+
+INTERVAL_US = US_PER_S
+REST_US = 5 * US_PER_S
+"""How often an unchanged list is written, so that readers see that the process runs."""
+_SEEN_MAX = 1 << 16
+"""How many of the claimed messages are looked at."""
+_SHARE = 50
+"""The work here takes at most one part in so many of the time."""
+
+
+class Observer:
+    """Publishes the runs of one keeper. Belongs to the thread of the housekeeper, or of the one that closes."""
+
+    def __init__(self, store: Store, head: Head, begins: Begins, history: int | None, *, is_used: bool) -> None:
+        """Keep the last `history` ends; None is the default. Unless it is used, nothing is published at the end."""
+        kept = (KEPT if is_used else 0) if history is None else history
+        self._store = store
+        self._dir = store.dir
+        self._clock = store.clock
+        self._head = head
+        self._begins = begins
+        self.ends = Ends(kept, store.clock)
+        self._is_used = is_used or kept > 0
+        self._writer = HistoryWriter(store.dir, kept)
+        self.worker: Worker | None = None
+        """The consumer, if it works on messages elsewhere."""
+        self._due_us = 0
+        self._wrote_us = 0
+        self._last = ""
+        self._is_empty = False
+        """The list that was written last is empty."""
+        self._failed = False
+
+    def look(self) -> None:
+        """Publish what is to be published now. Cost: mostly one reading of the clock."""
+        now = self._clock.steady_us()
+        if now >= self._due_us:
+            self._try(self.publish)
+            took = self._clock.steady_us() - now
+            self._due_us = now + max(INTERVAL_US, took * _SHARE)
+
+    def publish(self) -> None:
+        """Write the ends so far, and the claimed messages."""
+        self._write_ends()
+        with self._store.lock:
+            claims = dict(islice(self._head.claims.items(), _SEEN_MAX))
+            claimed = len(self._head.claims)
+        self._begins.times.forget(self._head.claims)
+        now = self._clock.steady_us()
+        if not claims and self._last and self._is_empty:
+            return
+        runs, begun = self._runs(claims)
+        content = render(runs[:LISTED_MAX], claimed, begun, self._begins.life)
+        if content == self._last and now - self._wrote_us < REST_US:
+            return
+        self._is_empty = not claims
+        self._write(content, now)
+
+    def _write_ends(self) -> None:
+        if self.ends:
+            self._writer.append(self.ends.take(self._begins.times))
+
+    def _write(self, content: str, now: int) -> None:
+        try:
+            write_running(self._dir, content, self._clock.now_us())
+        except OSError as exc:
+            if not self._failed:
+                log.warning("%s: the list of what runs is not written; logged once: %s", self._dir.path, exc)
+            self._failed, self._last = True, ""
+            return
+        self._failed, self._last, self._wrote_us = False, content, now
+
+    def _runs(self, claims: dict[bytes, bytes]) -> tuple[list[Run], int]:
+        """Return the first claimed messages, those that run first; and how many run."""
+        began = self._begins.times.find(claims)
+        begun = sorted(began, key=lambda id_: (began[id_], id_))
+        waiting = (id_ for id_ in claims if id_ not in began)
+        places: dict[bytes, Place] = {} if self.worker is None else dict(self.worker.places())
+        made = []
+        for id_ in [*begun[:LISTED_MAX], *islice(waiting, max(0, LISTED_MAX - len(begun)))]:
+            try:
+                message = unpack_put(claims[id_])
+            except Damaged:  # set aside when it was handed out
+                continue
+            made.append(
+                Run(
+                    message.id, message.root or message.id, message.topic, message.key, message.due_us,
+                    message.attempt, *((began[id_][0], places.get(id_, PROGRAM)) if id_ in began else (None, None)),
+                )
+            )  # fmt: skip
+        return made, len(begun)
+
+    def close(self) -> None:
+        """Write the last ends, and remove the list: nothing runs any more."""
+        if self._is_used:
+            self._try(self._write_ends)
+            remove_running(self._dir)
+
+    def _try(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception:  # a defect here must not end the keeper  # mutant: observer-ends-keeper
+            if not self._failed:
+                log.exception("%s: what runs cannot be published; logged once", self._dir.path)
+            self._failed = True

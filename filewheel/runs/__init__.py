@@ -1,0 +1,1 @@
+"""What runs now, and how it ended: published by the keeper's process for readers in other processes."""
