@@ -94,15 +94,14 @@ def check_bounds(at_most: Mapping[str, int]) -> dict[bytes, int]:
     return {topic.encode(): check_whole("at_most", count, least=0) for topic, count in at_most.items()}
 
 
-def check_history(history: int | None) -> int | None:
-    """Return how many ends of runs are kept; None for the default. Raises BadArgument."""
-    return None if history is None else check_whole("history", history, least=0)
-
-
-def check_keeper(*, wait: bool, on_jump: str, force: bool, flush_interval_s: float, background: bool = True) -> None:
+def check_keeper(
+    *, wait: bool, on_jump: str, force: bool, flush_interval_s: float, background: bool = True, history: int | None
+) -> None:
     """Raise BadArgument unless a keeper can be opened with these arguments."""
     check_flag("wait", wait)
     check_choice("on_jump", on_jump, ("fire", "hold"))
     check_flag("force", force)
     check_flag("background", background)
     check_number("flush_interval_s", flush_interval_s, least=0, most=3600)
+    if history is not None:
+        check_whole("history", history, least=0)

@@ -22,7 +22,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from filewheel.checks import check_bounds, check_flag, check_history, check_keeper, check_number, check_whole
+from filewheel.checks import check_bounds, check_flag, check_keeper, check_number, check_whole
 from filewheel.disk.directory import Directory, open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.hint import Hints
@@ -108,8 +108,10 @@ class Keeper(Outcomes):
         clock: Clock | None = None,
         env: Env = SYSTEM,
     ) -> None:
-        check_keeper(wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s, background=background)
-        check_history(history)
+        check_keeper(
+            wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s, background=background,
+            history=history,
+        )  # fmt: skip
         check_budget(budget)
         self._dir = open_directory(path, write=True, force=force, env=check_env(env).using(clock=clock))
         self._disk = self._dir.disk

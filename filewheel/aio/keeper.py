@@ -23,15 +23,7 @@ from typing import Self
 
 from filewheel.aio.due import Due
 from filewheel.aio.thread import LoopThread, close_each
-from filewheel.checks import (
-    check_bounds,
-    check_flag,
-    check_history,
-    check_items,
-    check_keeper,
-    check_path,
-    check_whole,
-)
+from filewheel.checks import check_bounds, check_flag, check_items, check_keeper, check_path, check_whole
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.hint import UNHEARD_S, StandbySleep
 from filewheel.env import SYSTEM_CLOCK, Clock, Env, check_env
@@ -89,9 +81,8 @@ class AsyncKeeper:
         env: Env = SYSTEM,
     ) -> None:
         """Prepare a keeper of the wheel at `path`, without touching the disk. Raises BadArgument."""
-        check_keeper(wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s)
+        check_keeper(wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s, history=history)
         check_budget(budget)
-        check_history(history)
         self._path = check_path(path)
         self._env = env = check_env(env).using(clock=clock)
         self._wait = wait

@@ -104,8 +104,8 @@ class Ends:
         with self._mutex:
             self._some.append(some)
             self._count += len(some)
-            while self._count - len(self._some[0]) >= self.most:
-                self._count -= len(self._some.popleft())  # mutant: ends-pile-up
+            while self._count - len(self._some[0]) >= self.most:  # mutant: ends-pile-up
+                self._count -= len(self._some.popleft())
 
     def take(self, times: BeginTimes) -> list[str]:
         """Return the ends since the last call as lines of the history, in order. In the housekeeper's thread."""

@@ -137,9 +137,9 @@ class HistoryWriter:
         fd = self._disk.open(layout.history(self._number), "rw")
         try:
             size = self._disk.size(fd)
-            is_torn = size > 0 and self._disk.pread(fd, 1, size - 1) != b"\n"
+            is_torn = size > 0 and self._disk.pread(fd, 1, size - 1) != b"\n"  # mutant: torn-line-continued
             data = "".join(lines)
-            self._disk.pwrite(fd, (f"\n{data}" if is_torn else data).encode(), size)  # mutant: torn-line-continued
+            self._disk.pwrite(fd, (f"\n{data}" if is_torn else data).encode(), size)
         finally:
             self._disk.close(fd)
         self._count += len(lines)

@@ -1,0 +1,30 @@
+"""Mutants of what a keeper publishes of its work."""
+
+from __future__ import annotations
+
+from tests.crash.mutants.entry import Mutant, m
+from tests.crash.operations import DROP, NEVER, catches, gives
+
+_RUNS = "tests/test_runs.py::test_"
+_HISTORY = "tests/test_history.py::test_"
+
+MUTANTS: list[Mutant] = [
+    m("dead-keeper-runs", "R", NEVER, "of a keeper that has ended nothing runs",
+      _RUNS + "of_a_keeper_that_has_ended_nothing_runs"),
+    m("stale-list-counts", "R", DROP, "the list of an earlier keeper says nothing",
+      _RUNS + "of_a_keeper_that_has_ended_nothing_runs"),
+    m("begin-time-forgotten", "R", DROP, "a message that began long ago keeps its begin time",
+      _RUNS + "the_begin_of_a_message_is_known_however_much_began_since"),
+    m("observer-ends-keeper", "R", catches("KeyboardInterrupt"), "a defect in what is published does not end the keeper",
+      _RUNS + "a_defect_in_what_is_published_does_not_end_the_keeper"),
+    m("ends-pile-up", "R", NEVER, "the ends between two looks take bounded memory",
+      _HISTORY + "of_many_ends_between_two_looks_only_the_last_are_kept_in_memory"),
+    m("ends-hold-payloads", "R", NEVER, "the ends hold no large payloads",
+      _HISTORY + "the_payloads_of_large_messages_are_not_kept"),
+    m("history-fills-the-disk", "R", NEVER, "the last room of a disk is left for acknowledgements",
+      _HISTORY + "on_a_disk_that_is_nearly_full_the_room_is_left_for_acknowledgements"),
+    m("torn-line-continued", "R", gives("False"), "a line behind a torn one can be read",
+      _HISTORY + "the_next_keeper_goes_on_behind_a_torn_line"),
+    m("history-grows", "R", NEVER, "at most twice as many ends are kept as asked",
+      _HISTORY + "at_least_as_many_ends_are_kept_as_asked_and_at_most_twice_as_many"),
+]  # fmt: skip
