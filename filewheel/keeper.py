@@ -58,6 +58,7 @@ from filewheel.laps.window import Budget, check_budget
 from filewheel.message import US_PER_S, Message, MessageId
 from filewheel.roster.fence import Fence
 from filewheel.roster.roster import Roster
+from filewheel.runs.run import Worker
 from filewheel.timespec import bound_us
 
 log = logging.getLogger(__name__)
@@ -428,6 +429,10 @@ class Keeper(Outcomes):
     def on_flush(self, told: Callable[[int], None]) -> None:
         """Call a function with the microseconds of each flush of the keeper's own journal. It must not raise."""
         self._store.own.appender.on_flush = told
+
+    def set_worker(self, worker: Worker) -> None:
+        """Say who works on claimed messages: `Wheel.running` and the history show where. For a consumer of your own."""
+        self.observer.worker, self.observer.ends.place = worker, worker.kind
 
     @property
     def directory(self) -> Directory:

@@ -13,6 +13,7 @@ from filewheel import BadArgument, Keeper, Settlement, Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.runs.history import ROOM_BYTES
+from filewheel.runs.run import Detail, Place
 from filewheel.tools.verify import verify
 from tests.support import FakeClock
 
@@ -86,24 +87,42 @@ def test_the_attempts_of_a_message_share_its_first_id(wheel: Wheel, keeper: Keep
 def test_a_message_that_is_deferred_has_not_ended(wheel: Wheel, keeper: Keeper) -> None:
     wheel.enqueue(b"x")
     (message,) = keeper.claim()
-    keeper.report(message, error="not yet")
+    keeper.observer.ends.report(message.id, Detail("acked"))
     keeper.settle([Settlement(message.id, "deferred", delay=9)])
     keeper.observer.publish()
     assert wheel.history() == []
 
 
-def test_what_the_consumer_reports_is_kept_except_of_a_message_that_was_cancelled(wheel: Wheel, keeper: Keeper) -> None:
+def test_what_a_consumer_says_of_a_failure_is_the_error_and_its_place_is_kept(wheel: Wheel, keeper: Keeper) -> None:
+    class Commands:
+        kind = "command"
+
+        def places(self) -> list[tuple[bytes, Place]]:
+            return []
+
+    keeper.set_worker(Commands())  # type: ignore[arg-type]
+    one, other = wheel.enqueue(b"x"), wheel.enqueue(b"y")
+    keeper.claim()
+    wheel.cancel(other)
+    keeper.nack(one, failed="exit code 3")
+    keeper.bury(other, reason="after 3 tries", failed="exit code 4")
+    keeper.observer.publish()
+    cancelled, retried = wheel.history()
+    assert (retried.outcome, retried.error, retried.place) == ("retried", "exit code 3", "command")
+    assert (cancelled.outcome, cancelled.error, cancelled.place) == ("cancelled", "exit code 4", "command")
+
+
+def test_what_a_scheduler_reports_is_kept_except_of_a_message_that_was_cancelled(wheel: Wheel, keeper: Keeper) -> None:
     one, other = wheel.enqueue(b"x"), wheel.enqueue(b"y")
     for message in keeper.claim():
-        keeper.report(message, error="exit code 3", place="command")
+        keeper.observer.ends.report(message.id, Detail("missed", "no such host", 5, 7, "loop"))
     wheel.cancel(other)
     keeper.nack(one)
     keeper.nack(other)
     keeper.observer.publish()
-    cancelled, retried = wheel.history()
-    assert (retried.outcome, retried.error, retried.place) == ("retried", "exit code 3", "command")
-    assert retried.took_us == 0
-    assert (cancelled.outcome, cancelled.place) == ("cancelled", "command")
+    cancelled, missed = wheel.history()
+    assert (missed.outcome, missed.error, missed.begun_us, missed.took_us) == ("missed", "no such host", 5, 7)
+    assert (cancelled.outcome, cancelled.place) == ("cancelled", "loop")
 
 
 def test_it_is_searched_by_topic_failure_time_and_limit(wheel: Wheel, keeper: Keeper, clock: FakeClock) -> None:

@@ -413,11 +413,6 @@ class AsyncKeeper:
             partial(keeper.bury, message, reason=reason, failed=failed, details=details, sync=sync)
         )  # fmt: skip
 
-    async def report(self, what: Message | bytes, *, error: str = "", place: str = "program") -> None:
-        """Tell the history of runs why a claimed message fails, and where it ran, before it is settled (see Keeper)."""
-        keeper, calls, _ = self._opened()
-        await calls.call(partial(keeper.report, what, error=error, place=place))
-
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
         if failure is not None:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from filewheel.checks import check_choice, check_items, shown
+from filewheel.checks import check_items, shown
 from filewheel.errors import BadArgument, Closed, FilewheelError
 from filewheel.firing.batch import Batch
 from filewheel.firing.head import Head
@@ -23,7 +23,6 @@ from filewheel.format.settings import Sync, check_sync
 from filewheel.journal.settlement import Settlement
 from filewheel.laps.store import Store
 from filewheel.message import Message, MessageId
-from filewheel.runs.run import KINDS, Detail
 
 
 class Outcomes:
@@ -137,18 +136,6 @@ class Outcomes:
         if fenced is not None and len(allowed) < len(settlements):
             raise fenced
         return moved_to
-
-    def report(self, what: Message | bytes, *, error: str = "", place: str = "program") -> None:
-        """Tell the history of runs why a claimed message fails, and where it ran, before it is settled.
-
-        `place` is "thread", "loop", "process", "command" or "program". Changes no outcome, and writes nothing itself.
-
-        Raises NotClaimed.
-        """
-        if not isinstance(error, str):
-            raise BadArgument(f"an error is a str, not {shown(error)}")
-        check_choice("place", place, KINDS)
-        self._settler.ends.report(self._id_of(what), Detail(error=error, place=place))
 
     def _flush(self) -> None:
         with contextlib.suppress(Closed):  # another thread has closed the keeper, and flushed everything

@@ -19,7 +19,7 @@ from filewheel.journal.settlement import Settlement
 from filewheel.message import DEAD_US, Message, MessageId
 from filewheel.native.compiled import ids_of, plain_messages, size_of
 from filewheel.runs.history import end_of, start_of
-from filewheel.runs.run import ACKED, CANCELLED, DEAD, PROGRAM, RETRIED, Detail
+from filewheel.runs.run import ACKED, CANCELLED, DEAD, RETRIED, Detail, Kind
 from filewheel.runs.times import Began, BeginTimes
 
 _PUT_BYTES = 400
@@ -39,6 +39,7 @@ class _Some:
     """In place of the puts, without payloads."""
     at: Began
     details: Mapping[bytes, Detail]
+    place: Kind
     outcome: str = ACKED
     error: str = ""
     moved_to: MessageId | None = None
@@ -57,6 +58,8 @@ class Ends:
         self._some: deque[_Some] = deque()
         self._count = 0
         self._details: dict[bytes, Detail] = {}
+        self.place: Kind = "program"
+        """Where the consumer works, unless it reports another place."""
         self._mutex = threading.Lock()
 
     def __bool__(self) -> bool:
@@ -82,7 +85,7 @@ class Ends:
         outcome = _OUTCOMES.get(settlement.what, ACKED)
         if moved_to is None and outcome != ACKED:
             outcome = CANCELLED
-        self._note([put], outcome, settlement.reason, moved_to)
+        self._note([put], outcome, settlement.failed or settlement.reason, moved_to)
 
     def forget(self, id_: bytes) -> None:
         """Forget what was reported of a message that is not settled after all. Thread-safe."""
@@ -100,7 +103,7 @@ class Ends:
         if size_of(kept, _ANY) > _PUT_BYTES * len(kept):  # mutant: ends-hold-payloads
             messages, kept = [_without_payload(m) for m in _messages(kept)], None
         at = self._clock.now_us(), self._clock.steady_us()
-        some = _Some(kept, messages, at, details, outcome, error, moved_to)
+        some = _Some(kept, messages, at, details, self.place, outcome, error, moved_to)
         with self._mutex:
             self._some.append(some)
             self._count += len(some)
@@ -132,10 +135,9 @@ def _lines(
             continue
         end = ends.get(at)
         if end is None:  # most messages of a batch began together
-            begun_us, took_us, place = (None, None, "") if at is None else (at[0], max(0, some.at[1] - at[1]), PROGRAM)
-            end = ends[at] = end_of(
-                Detail(some.outcome, some.error, begun_us, took_us, str(place)), some.at[0], some.moved_to
-            )
+            begun_us, took_us = (None, None) if at is None else (at[0], max(0, some.at[1] - at[1]))
+            seen = Detail(some.outcome, some.error, begun_us, took_us, some.place if at is not None else "")
+            end = ends[at] = end_of(seen, some.at[0], some.moved_to)
         yield start_of(message, quoted) + end
 
 

@@ -188,5 +188,8 @@ class Detail(NamedTuple):
 class Worker(Protocol):
     """A consumer that works on claimed messages elsewhere: in threads, processes, commands."""
 
+    kind: Kind
+    """Where it works, if it works in one kind of place; else "program"."""
+
     def places(self) -> Iterable[tuple[bytes, Place]]:
         """Return where each begun message is worked on. Called in the housekeeper's thread."""

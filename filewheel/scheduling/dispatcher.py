@@ -19,7 +19,7 @@ from filewheel.errors import BadArgument, FilewheelError, WheelFull
 from filewheel.format.settings import Sync
 from filewheel.keeper import LOOK_S
 from filewheel.message import SCHEDULE, US_PER_S, Message
-from filewheel.runs.run import Detail, Place
+from filewheel.runs.run import Detail, Kind, Place
 from filewheel.scheduling import verdict
 from filewheel.scheduling.claims import Claims
 from filewheel.scheduling.events import Telemetry
@@ -48,7 +48,9 @@ Fate = Callable[[Message, int], str | None]
 
 
 class Dispatcher:
-    """Fires one keeper's messages. `finish` and `begin` are thread-safe; all else belongs to one thread."""
+    """Fires one keeper's messages. `finish`, `begin` and `places` are thread-safe; all else belongs to one thread."""
+
+    kind: Kind = "program"  # each call reports its own
 
     def __init__(
         self,

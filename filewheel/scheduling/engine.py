@@ -204,7 +204,7 @@ class Engine:
         runners: dict[str, Runner] = {}
         dispatcher = self._dispatcher(keeper, runners)
         runners |= self._runners(dispatcher)
-        keeper.observer.worker = dispatcher
+        keeper.set_worker(dispatcher)
         keeper.on_flush(self._telemetry.flushed)
         publisher = Publisher(self._telemetry.metrics, keeper.directory)
         ended_well = False
