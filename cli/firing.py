@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from filewheel import Damaged, DiskError, FilewheelError, Keeper, Message, Retry, Wheel, retry_of
@@ -71,14 +71,14 @@ class UntilEmpty:
 # -- to stdout ------------------------------------------------------------------------------------------------
 
 
-def print_due(keeper: Keeper, out: Output, stop: Stop, go_on: GoOn, *, raw: bool) -> int:
+def print_due(keeper: Keeper, out: Output, stop: Stop, go_on: GoOn, *, raw: bool, first: Sequence[str] = ()) -> int:
     """Write due messages to stdout until `stop` or `go_on` ends the loop; return their number.
 
     Raises Failure for a message that only a scheduler may fire, after the earlier ones are acknowledged.
     """
     fired = 0
     while not stop.asked:
-        batch = keeper.claim(_CLAIM, begun=False)
+        batch = keeper.claim(_CLAIM, first=first, begun=False)
         if not batch:
             if not go_on():
                 break
@@ -124,8 +124,9 @@ class CommandRunner:
     """Runs a command for each message, `jobs` at once."""
 
     def __init__(
-        self, keeper: Keeper, out: Output, stop: Stop, commands: Commands, retry: Retry, jobs: int, *, raw: bool
-    ) -> None:
+        self, keeper: Keeper, out: Output, stop: Stop, commands: Commands, retry: Retry, jobs: int,
+        *, raw: bool, first: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self._keeper = keeper
         self._out = out
         self._stop = stop
@@ -134,6 +135,7 @@ class CommandRunner:
         """For messages without one of their own."""
         self._jobs = jobs
         self._raw = raw
+        self._first = first
         self._tasks: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         # Safe in a signal handler, which also wakes a waiting `get`; a Condition does neither.
         self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -187,7 +189,7 @@ class CommandRunner:
             if not free:
                 self._count(self._events.get())
                 continue
-            batch = self._keeper.claim(free, begun=False)
+            batch = self._keeper.claim(free, first=self._first, begun=False)
             plain, call = plain_of(batch, raw=self._raw)
             for message in plain:
                 self._busy += 1

@@ -17,12 +17,12 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from filewheel.checks import check_bounds, check_flag, check_keeper, check_number, check_whole
+from filewheel.checks import check_bounds, check_first, check_flag, check_keeper, check_number, check_whole
 from filewheel.disk.directory import Directory, open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.hint import Hints
@@ -47,6 +47,7 @@ from filewheel.firing.observer import Observer
 from filewheel.firing.outcomes import Outcomes
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.firing.settler import Settler
+from filewheel.firing.shares import Bounds
 from filewheel.format.limits import check_topic
 from filewheel.format.record import ID, SET_ASIDE
 from filewheel.journal.columns import At
@@ -283,6 +284,7 @@ class Keeper(Outcomes):
         wait: bool = False,
         until: At | None = None,
         at_most: Mapping[str, int] | None = None,
+        first: Sequence[str] = (),
         begun: bool = True,
     ) -> Batch:
         """Claim up to `limit` due messages, in order; the batch is empty when none is due.
@@ -290,6 +292,10 @@ class Keeper(Outcomes):
         With `until` (an aware datetime or epoch seconds), claim only messages that are due by then; a time in the
         future makes no message due early. With `wait`, sleep until a message is due, but not beyond `until`. `at_most`
         limits how many are claimed of some topics: further ones are passed over, and wait in order for a later claim.
+        A key of it may be a glob, for all the topics together that fit it and are no key themselves; "*" is for all
+        others. Topics in `first`, or that fit a glob in it, are claimed before the others, those of its first item
+        before those of the second, also when a long backlog of others is due earlier; while any of them is due, no
+        other is claimed. Give each claim the same globs: after a change, what was passed over is read again.
 
         A message stays claimed until it is acknowledged, put back or buried. With `begun=False` it begins when `begin`
         is called, for a consumer that queues claimed messages: a cancel reports whether a message had begun. Cost: a
@@ -306,7 +312,7 @@ class Keeper(Outcomes):
         check_flag("wait", wait)
         check_flag("begun", begun)
         until_us = None if until is None else bound_us("until", until)
-        bounds = check_bounds({} if at_most is None else at_most)
+        bounds = Bounds(check_bounds(at_most), check_first(first))
         while True:
             # Before the claim: it sees every message that is due up to here.
             left_s = None if until_us is None else (until_us - self.now_us()) / US_PER_S
@@ -315,7 +321,7 @@ class Keeper(Outcomes):
                 return batch
             self.wait(left_s)
 
-    def _claim(self, limit: int, until_us: int | None, bounds: Mapping[bytes, int], begun: bool) -> Batch:
+    def _claim(self, limit: int, until_us: int | None, bounds: Bounds, begun: bool) -> Batch:
         """Claim messages that are due now and by `until_us`; see `claim`."""
         if self._settler.later:
             self._settler.settle_later(self._check)
@@ -337,9 +343,14 @@ class Keeper(Outcomes):
                     return batch
 
     def has_passed_over(self, topic: str) -> bool:
-        """Return whether due messages of a topic wait because of a claim's `at_most`; they do not end a `wait`."""
+        """Return whether due messages wait because of a claim's `at_most`; they do not end a `wait`.
+
+        Of a topic, or of those with which it shares a bound.
+        """
         check_topic(topic)
-        return topic.encode() in self._head.ready.aside
+        with self._lock:
+            aside = self._head.ready.aside
+            return aside.layout.of(topic.encode()) in aside
 
     def begin(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> set[bytes]:
         """Begin the work on claimed messages; return the ids of those that must not begin.

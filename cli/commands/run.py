@@ -33,7 +33,7 @@ _PATIENCE_S = 0.05
     $ filewheel run --once
     $ filewheel run --until-empty > fired.jsonl
     $ filewheel run --jobs 4 --timeout 30s --until-empty -- sh -c 'cat >> fired'
-    $ filewheel run -- ./remind.sh
+    $ filewheel run --first 'urgent*' -- ./remind.sh
     """,
 )
 @click.option(
@@ -51,6 +51,10 @@ _PATIENCE_S = 0.05
 @click.option(
     "--no-stderr-tail", is_flag=True,
     help="Give a command our own stderr, and store nothing of it. Else the last 4 KiB are kept with each failed try.",
+)  # fmt: skip
+@click.option(
+    "--first", multiple=True, metavar="GLOB",
+    help="Fire due messages of these topics before all others. Repeated: those of the first option before the next's.",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Fire what is due now, then exit.")
 @click.option("--until-empty", is_flag=True, help="Exit when nothing is pending any more.")
@@ -70,6 +74,7 @@ def command(
     backoff: tuple[int, int],
     timeout: int | None,
     no_stderr_tail: bool,
+    first: tuple[str, ...],
     once: bool,
     until_empty: bool,
     no_wait: bool,
@@ -112,11 +117,11 @@ def command(
                     retry = Retry(retries, delay_s=backoff[0] / US_PER_S, delay_max_s=backoff[1] / US_PER_S)
                     with _tails(wanted=not no_stderr_tail) as tails:
                         commands = Commands(argv, os.path.abspath(out.dir), timeout, tails=tails)
-                        runner = CommandRunner(keeper, out, stop, commands, retry, jobs, raw=raw)
+                        runner = CommandRunner(keeper, out, stop, commands, retry, jobs, raw=raw, first=first)
                         _run_commands(runner, stop, go_on, once)
                 else:
                     stop.wakes(keeper.wake)
-                    print_due(keeper, out, stop, go_on, raw=raw)
+                    print_due(keeper, out, stop, go_on, raw=raw, first=first)
         except Quit:
             return
         except Abort:

@@ -23,7 +23,7 @@ from typing import Self
 
 from filewheel.aio.due import Due
 from filewheel.aio.thread import LoopThread, close_each
-from filewheel.checks import check_bounds, check_flag, check_items, check_keeper, check_path, check_whole
+from filewheel.checks import check_bounds, check_first, check_flag, check_items, check_keeper, check_path, check_whole
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.hint import UNHEARD_S, StandbySleep
 from filewheel.env import SYSTEM_CLOCK, Clock, Env, check_env
@@ -230,14 +230,14 @@ class AsyncKeeper:
         wait: bool = False,
         until: At | None = None,
         at_most: Mapping[str, int] | None = None,
+        first: Sequence[str] = (),
         begun: bool = True,
     ) -> Batch:
         """Claim up to `limit` messages that are due, in order; an empty batch when none is (see Keeper.claim).
 
         With `wait` it waits until a message is due. With `until` it waits no longer than that, and claims only messages
-        that are due by then. `at_most` bounds how many are claimed of some topics.
-        Each stays claimed until it is acknowledged, put back or buried. When the task is cancelled, its messages are
-        offered to the next `claim`. Cost: that of Keeper.claim, and two changes of thread.
+        that are due by then. Each stays claimed until it is acknowledged, put back or buried. When the task is
+        cancelled, its messages are offered to the next `claim`. Cost: Keeper.claim's, and two changes of thread.
 
         Raises Closed when the keeper is closed during the call.
         """
@@ -246,10 +246,10 @@ class AsyncKeeper:
         check_flag("wait", wait)
         if until is not None:
             bound_us("until", until)
-        if at_most is not None:
-            check_bounds(at_most)
+        check_bounds(at_most)
+        check_first(first)
         wish = _Wish()
-        claim = partial(keeper.claim, limit, until=until, at_most=at_most, begun=begun)
+        claim = partial(keeper.claim, limit, until=until, at_most=at_most, first=first, begun=begun)
         future = (waits if wait else calls).call(partial(self._claim, keeper, claim, wait, until, wish))
         try:
             batch = await asyncio.shield(future)

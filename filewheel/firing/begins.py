@@ -8,10 +8,11 @@ Invariant: once a cancel returned without finding a message begun, it is neither
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from filewheel.disk.begun import LIFE_BYTES, Begun
 from filewheel.firing.head import Head
+from filewheel.firing.shares import Bounds
 from filewheel.format.record import ID
 from filewheel.laps.store import Store
 from filewheel.native.compiled import ids_of
@@ -36,13 +37,13 @@ class Begins:
         return self._begun.life
 
     def claim(
-        self, now_us: int, by_us: int, limit: int, at_most: Mapping[bytes, int], *, begun: bool
+        self, now_us: int, by_us: int, limit: int, bounds: Bounds, *, begun: bool
     ) -> tuple[list[bytes], list[bytes]]:
         """Hand out up to `limit` messages that are due by a time (see Head.claim). Raises OSError."""
         mark = self._begun.mark()
         self._head.refresh(now_us)
         self._begun.looked(mark)
-        puts, ids = self._head.claim(by_us, limit, at_most)
+        puts, ids = self._head.claim(by_us, limit, bounds)
         if begun and ids:
             try:
                 stopped = self.begin(ids)  # mutant: claim-begun-unlooked

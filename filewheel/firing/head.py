@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from filewheel.firing.ready import Ready
+from filewheel.firing.shares import Bounds
 from filewheel.format.frame import Frame
-from filewheel.format.record import ID, records_of, topic_of
+from filewheel.format.record import ID, records_of
 from filewheel.laps.store import Store
 from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, due_of, id_floor
@@ -117,22 +118,37 @@ class Head:
 
     # -- going out -------------------------------------------------------------------------------------------
 
-    def claim(
-        self, now_us: int, limit: int, at_most: Mapping[bytes, int] | None = None
-    ) -> tuple[list[bytes], list[bytes]]:
-        """Claim up to `limit` due messages, of a topic no more than `at_most` has; return their puts and ids."""
-        for topic, start, end in self.ready.aside.lacking(at_most or {}):
-            window = self._store.window(start, end, self.ready.aside.budget)
-            puts = [r for r in self._unknown(window.puts) if topic_of(r) == topic]
-            self.ready.load_gap(topic, puts, window.hi)
-        puts = self.ready.take(id_floor(now_us + 1), limit, at_most)  # mutant: no-clock
+    def claim(self, now_us: int, limit: int, bounds: Bounds) -> tuple[list[bytes], list[bytes]]:
+        """Claim up to `limit` due messages within these bounds; return their puts and ids.
+
+        They are in due order; with `first` each level is.
+        """
+        self.ready.lay_out(bounds.keys)
+        puts: list[bytes] = []
+        for rooms in bounds.levels():
+            self._read_gaps(rooms)
+            taken = self.ready.take(id_floor(now_us + 1), limit - len(puts), rooms)  # mutant: no-clock
+            puts += taken
+            if len(puts) == limit:
+                break
+            if bounds.first and (self.is_behind(now_us) or self.ready.aside.lacks(rooms)):  # mutant: lower-level-early
+                break  # what goes first may still be on disk
         ids = ids_of(puts)
         self.claims.update(zip(ids, puts, strict=True))
         return puts, ids
 
+    def _read_gaps(self, rooms: Mapping[bytes, int]) -> None:
+        """Read more messages of each share that has room, and of which all in memory were claimed."""
+        aside = self.ready.aside
+        for share, start, end in aside.lacking(rooms):
+            window = self._store.window(start, end, aside.budget)
+            share_of = aside.layout.share_of
+            puts = [r for r in self._unknown(window.puts) if share_of(r) == share]
+            self.ready.load_gap(share, puts, window.hi)
+
     def is_behind(self, now_us: int) -> bool:
         """Return whether due messages may be on disk, and memory has room for them."""
-        return self.ready.frontier <= id_floor(max(0, now_us)) and self.ready.wants_more()
+        return self.ready.frontier < id_floor(max(0, now_us) + 1) and self.ready.wants_more()
 
     def release(self, ids: list[bytes]) -> list[bytes]:
         """Forget claimed messages, whose outcome is written; return their puts."""

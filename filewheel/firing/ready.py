@@ -6,12 +6,13 @@ the queue then exceeds its budget, it releases the latest messages and the front
 nothing is lost. Memory is bounded for any load, and messages fire in the order (due, writer, sequence).
 
 `Aside` holds the due messages that a claim passed over because the claimer has no room for their topic. They wait in
-order, by topic, so that no later claim has to step over them. This memory is bounded too: the latest messages of the
-largest topic are released, their range of ids becomes the topic's gap, and they are read from disk after the rest was
-claimed. So the backlog of one topic neither fills the memory nor hides other topics, and nothing is written for it.
+order, by share (shares.py), so that no later claim has to step over them. This memory is bounded too: the latest
+messages of the largest share are released, their range of ids becomes the share's gap, and they are read from disk
+after the rest was claimed. So the backlog of one share neither fills the memory nor hides other topics, and nothing is
+written for it.
 
 Invariants: the queue is sorted and all its ids are below the frontier. `waiting[s]` counts the messages of second s
-that are here or claimed. For a topic with a gap, all its messages below the gap are here and none within it; a gap
+that are here or claimed. For a share with a gap, all its messages below the gap are here and none within it; a gap
 ends below the frontier.
 """
 
@@ -21,7 +22,8 @@ import sys
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 
-from filewheel.format.record import ID, PUT_PREFIX, topic_of
+from filewheel.firing.shares import Layout
+from filewheel.format.record import ID, PUT_PREFIX
 from filewheel.laps.window import Budget
 from filewheel.message import ID_MIN, due_of, id_after
 from filewheel.native.compiled import count_seconds, size_of
@@ -30,22 +32,24 @@ _SHARE = 4
 
 
 class Aside:
-    """Due messages that wait for room, by topic. Not thread-safe: the keeper's lock guards it."""
+    """Due messages that wait for room, by share. Not thread-safe: the keeper's lock guards it."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = Budget(max(1, budget.records // _SHARE), max(1, budget.bytes // _SHARE))
-        """A part of the ready queue's budget: the rest is for topics that have room."""
+        """A part of the ready queue's budget: the rest is for shares that have room."""
+        self.layout = Layout()
+        """Which share a topic belongs to. A topic that no key names is a share of its own."""
         self._puts: dict[bytes, list[bytes]] = {}
         self._gaps: dict[bytes, tuple[bytes, bytes]] = {}
-        """Topic → the range of ids (from, below) whose messages are on disk only."""
+        """Share → the range of ids (from, below) whose messages are on disk only."""
         self._count = 0
         self.bytes = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def __contains__(self, topic: bytes) -> bool:
-        return topic in self._puts or topic in self._gaps
+    def __contains__(self, share: bytes) -> bool:
+        return share in self._puts or share in self._gaps
 
     @property
     def is_in_use(self) -> bool:
@@ -63,14 +67,14 @@ class Aside:
 
     # -- coming ------------------------------------------------------------------------------------------------
 
-    def keep(self, topic: bytes, put: bytes) -> bool:
-        """Keep a message that was passed over; False when it is after a gap of its topic, and stays on disk."""
+    def keep(self, share: bytes, put: bytes) -> bool:
+        """Keep a message that was passed over; False when it is after a gap of its share, and stays on disk."""
         id_ = put[ID]
-        gap = self._gaps.get(topic)
+        gap = self._gaps.get(share)
         if gap is not None and id_ >= gap[0]:
-            self._gaps[topic] = gap[0], max(gap[1], id_after(id_))
+            self._gaps[share] = gap[0], max(gap[1], id_after(id_))
             return False
-        puts = self._puts.setdefault(topic, [])
+        puts = self._puts.setdefault(share, [])
         if puts and put < puts[-1]:
             insort(puts, put)
         else:
@@ -80,102 +84,106 @@ class Aside:
         return True
 
     def join(self, puts: list[bytes]) -> list[bytes]:
-        """Keep the puts that precede a waiting message of their topic; return the others."""
+        """Keep the puts that precede a waiting message of their share; return the others."""
         return [put for put in puts if not self._joins(put)] if self.is_in_use else puts
 
     def _joins(self, put: bytes) -> bool:
-        topic = topic_of(put)
-        gap, puts = self._gaps.get(topic), self._puts.get(topic)
+        share = self.layout.share_of(put)
+        gap, puts = self._gaps.get(share), self._puts.get(share)
         # It is before the gap, or before the last message that was passed over, so it is due too.
         is_before = put[ID] < gap[0] if gap is not None else puts is not None and put < puts[-1]
-        return is_before and self.keep(topic, put)
+        return is_before and self.keep(share, put)
 
     def without_known(self, puts: list[bytes]) -> list[bytes]:
         """Return the puts that are neither here nor in a gap, which is read later."""
         return [put for put in puts if not self._knows(put)] if self.is_in_use else puts  # mutant: gap-known-twice
 
     def _knows(self, put: bytes) -> bool:
-        topic, id_ = topic_of(put), put[ID]
-        gap = self._gaps.get(topic)
+        share, id_ = self.layout.share_of(put), put[ID]
+        gap = self._gaps.get(share)
         if gap is not None and gap[0] <= id_ < gap[1]:
             return True
-        puts = self._puts.get(topic, ())
+        puts = self._puts.get(share, ())
         at = bisect_left(puts, PUT_PREFIX + id_)
         return at < len(puts) and puts[at][ID] == id_
 
     def lacking(self, at_most: Mapping[bytes, int]) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield each topic with room and only a gap left, and the gap, until some of it was read."""
-        for topic in list(self._gaps):
-            while topic not in self._puts and at_most.get(topic, 1) > 0 and (gap := self._gaps.get(topic)) is not None:
-                yield topic, *gap
+        """Yield each share with room and only a gap left, and the gap, until some of it was read."""
+        for share in list(self._gaps):
+            while share not in self._puts and at_most.get(share, 1) > 0 and (gap := self._gaps.get(share)) is not None:
+                yield share, *gap
 
-    def read(self, topic: bytes, puts: Iterable[bytes], upto: bytes) -> None:
+    def lacks(self, at_most: Mapping[bytes, int]) -> bool:
+        """Return whether messages of a share with room are on disk only."""
+        return any(at_most.get(share, 1) > 0 for share in self._gaps)
+
+    def read(self, share: bytes, puts: Iterable[bytes], upto: bytes) -> None:
         """Add the messages read from a gap, from its start to below an id."""
-        start, end = self._gaps.pop(topic)
+        start, end = self._gaps.pop(share)
         if upto < end:
-            self._gaps[topic] = upto, end
+            self._gaps[share] = upto, end
         for put in puts:
             assert start <= put[ID] < upto
-            self.keep(topic, put)
+            self.keep(share, put)
 
     # -- going -------------------------------------------------------------------------------------------------
 
     def take(self, before: bytes, limit: int, at_most: MutableMapping[bytes, int]) -> list[bytes]:
-        """Take up to `limit` messages below an id, in order, of topics that have room; lower that room."""
+        """Take up to `limit` messages below an id, in order, of shares that have room; lower that room."""
         found: list[tuple[bytes, bytes]] = []
-        for topic, puts in self._puts.items():
+        for share, puts in self._puts.items():
             # mutant: passed-over-early
-            room = min(limit, at_most.get(topic, limit), bisect_left(puts, PUT_PREFIX + before))
-            found += [(put, topic) for put in puts[:room]]
+            room = min(limit, at_most.get(share, limit), bisect_left(puts, PUT_PREFIX + before))
+            found += [(put, share) for put in puts[:room]]
         found.sort()
         del found[limit:]
         counts: dict[bytes, int] = {}
-        for _, topic in found:
-            counts[topic] = counts.get(topic, 0) + 1
-        for topic, count in counts.items():
-            if topic in at_most:
-                at_most[topic] -= count
-            self._remove(topic, 0, count)
+        for _, share in found:
+            counts[share] = counts.get(share, 0) + 1
+        for share, count in counts.items():
+            if share in at_most:
+                at_most[share] -= count
+            self._remove(share, 0, count)
         return [put for put, _ in found]
 
     def discard(self, ids: Iterable[bytes]) -> list[bytes]:
         """Remove messages by id; return those that were here."""
         gone: list[bytes] = []
-        for topic, puts in list(self._puts.items()):
+        for share, puts in list(self._puts.items()):
             for id_ in ids:
                 at = bisect_left(puts, PUT_PREFIX + id_)
                 if at < len(puts) and puts[at][ID] == id_:
-                    gone += self._remove(topic, at, at + 1)
+                    gone += self._remove(share, at, at + 1)
         return gone
 
     def forget_from(self, floor: bytes) -> list[bytes]:
         """Forget the messages from an id on, which are read again later; return those that were here."""
-        for topic, (start, end) in list(self._gaps.items()):
-            del self._gaps[topic]
+        for share, (start, end) in list(self._gaps.items()):
+            del self._gaps[share]
             if start < floor:
-                self._gaps[topic] = start, min(end, floor)
+                self._gaps[share] = start, min(end, floor)
         gone: list[bytes] = []
-        for topic, puts in list(self._puts.items()):
-            gone += self._remove(topic, bisect_left(puts, PUT_PREFIX + floor), len(puts))
+        for share, puts in list(self._puts.items()):
+            gone += self._remove(share, bisect_left(puts, PUT_PREFIX + floor), len(puts))
         return gone
 
     def let_go(self) -> list[bytes]:
-        """Forget the latest messages of the largest topics until the rest fits; return the forgotten ones."""
+        """Forget the latest messages of the largest shares until the rest fits; return the forgotten ones."""
         gone: list[bytes] = []
         while self._count > self.budget.records or self.bytes > self.budget.bytes:
-            topic = max(self._puts, key=lambda topic: len(self._puts[topic]))
-            puts = self._puts[topic]
+            share = max(self._puts, key=lambda share: len(self._puts[share]))
+            puts = self._puts[share]
             start, end = puts[len(puts) // 2][ID], id_after(puts[-1][ID])
-            self._gaps[topic] = start, max(end, self._gaps.get(topic, (b"", b""))[1])
-            gone += self._remove(topic, len(puts) // 2, len(puts))
+            self._gaps[share] = start, max(end, self._gaps.get(share, (b"", b""))[1])
+            gone += self._remove(share, len(puts) // 2, len(puts))
         return gone
 
-    def _remove(self, topic: bytes, start: int, end: int) -> list[bytes]:
-        puts = self._puts[topic]
+    def _remove(self, share: bytes, start: int, end: int) -> list[bytes]:
+        puts = self._puts[share]
         gone = puts[start:end]
         del puts[start:end]
         if not puts:
-            del self._puts[topic]
+            del self._puts[share]
         self._count -= len(gone)
         self.bytes -= sum(map(len, gone))
         return gone
@@ -199,6 +207,7 @@ class Ready:
         self._head = 0
         self._bytes = 0
         self.aside = Aside(budget)
+        self._keys: list[bytes] = []
         self.frontier = ID_MIN
         self.waiting: dict[int, int] = {}
 
@@ -233,9 +242,9 @@ class Ready:
         self._bytes += size_of(puts, _ANY)
         self._note(puts)
 
-    def load_gap(self, topic: bytes, puts: list[bytes], upto: bytes) -> None:
-        """Add the messages read from a topic's gap, up to an id."""
-        self.aside.read(topic, puts, upto)
+    def load_gap(self, share: bytes, puts: list[bytes], upto: bytes) -> None:
+        """Add the messages read from a share's gap, up to an id."""
+        self.aside.read(share, puts, upto)
         self._note(puts)
 
     def add(self, puts: list[bytes]) -> None:
@@ -312,14 +321,25 @@ class Ready:
 
     # -- going -----------------------------------------------------------------------------------------------
 
-    def take(self, before: bytes, limit: int, at_most: Mapping[bytes, int] | None = None) -> list[bytes]:
+    def lay_out(self, keys: list[bytes]) -> None:
+        """Sort topics into shares by these keys; when that changes, what was passed over is read again, from disk."""
+        if keys == self._keys:
+            return
+        self._keys, layout = keys, Layout(keys)
+        if layout != self.aside.layout:
+            start = self.aside.first()
+            if start is not None:
+                self.forget_from(start)  # mutant: shares-mixed
+            self.aside.layout = layout
+
+    def take(self, before: bytes, limit: int, at_most: MutableMapping[bytes, int]) -> list[bytes]:
         """Take up to `limit` messages with ids below `before`, in order. They still count as waiting.
 
-        Of a topic in `at_most` only so many are taken; the others are passed over and wait aside.
+        Of a share in `at_most` only so many are taken, and its room falls; the others are passed over and wait aside.
         """
         upto = bisect_left(self._puts, PUT_PREFIX + before, self._head)
         if at_most or self.aside.is_in_use:
-            return self._take_some(before, upto, limit, dict(at_most or {}))
+            return self._take_some(before, upto, limit, at_most)
         return self._take_upto(min(upto, self._head + limit))
 
     def _take_upto(self, upto: int) -> list[bytes]:
@@ -330,21 +350,21 @@ class Ready:
             self._trim()
         return taken
 
-    def _take_some(self, before: bytes, upto: int, limit: int, at_most: dict[bytes, int]) -> list[bytes]:
-        aside, puts = self.aside, self._puts
+    def _take_some(self, before: bytes, upto: int, limit: int, at_most: MutableMapping[bytes, int]) -> list[bytes]:
+        aside, puts, share_of = self.aside, self._puts, self.aside.layout.share_of
         taken = aside.take(before, limit, at_most)
         gone = []
         at = self._head
         while at < upto and len(taken) < limit:
             put = puts[at]
             at += 1
-            topic = topic_of(put)
-            room = at_most.get(topic)
-            if topic not in aside and room != 0:
+            share = share_of(put)
+            room = at_most.get(share)
+            if share not in aside and room != 0:
                 if room is not None:
-                    at_most[topic] = room - 1
+                    at_most[share] = room - 1
                 taken.append(put)
-            elif not aside.keep(topic, put):
+            elif not aside.keep(share, put):
                 gone.append(put)
         self._take_upto(at)
         self._forget(gone + aside.let_go())  # mutant: passed-over-fills

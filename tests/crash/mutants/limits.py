@@ -20,4 +20,12 @@ MUTANTS: list[Mutant] = [
       "tests/scheduling/test_around.py::test_what_a_hook_sets_in_a_context_variable_is_seen_by_the_call_and_ends_with_it"),
     m("hook-unreachable", "J", DROP, "a hook that no process can import is refused when it is declared",
       "tests/scheduling/test_around.py::test_a_hook_that_no_process_can_import_is_refused_in_either_order_and_changes_nothing"),
+    m("glob-before-topic", "F3", NEVER, "a topic that is a key itself does not share the bound of a glob",
+      "tests/test_shares.py::test_topics_that_fit_a_glob_share_its_bound_but_for_those_that_are_keys_themselves"),
+    m("lower-level-first", "F3", becomes("here = True"), "what goes first is claimed before all else that is due",
+      "tests/test_shares.py::test_what_goes_first_is_claimed_first_and_in_due_order_at_each_level"),
+    m("lower-level-early", "F3", NEVER, "nothing else is claimed before all due messages were looked at for what goes first",
+      "tests/test_shares.py::test_a_late_urgent_message_goes_before_a_backlog_that_fits_no_memory_and_nothing_is_lost[in files]"),
+    m("shares-mixed", "F3", DROP, "what was passed over under other globs is sorted anew",
+      "tests/test_shares.py::test_whatever_globs_claims_have_each_message_is_claimed_once_within_them_and_first_things_first[1]"),
 ]  # fmt: skip
