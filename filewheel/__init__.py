@@ -4,8 +4,8 @@
 A file imports only from its own folder and from those to the left of it (tests/test_layers.py checks it):
 
     errors checks message | native | env timespec | timers | format | disk | roster | journal | laps | lookup
-    | keys | runs | firing | metrics | replication | reader changes wheel keeper | aio tools | scheduling | live
-    | bridges testing | kafka
+    | keys | runs | firing | metrics | replication | schedules | reader changes wheel keeper | aio tools | scheduling
+    | live | bridges testing | kafka
 """
 
 __version__ = "0.1.0"
@@ -67,16 +67,18 @@ if _typing.TYPE_CHECKING:
     from filewheel.replication.replicator import Replicator
     from filewheel.replication.standby import Standby
     from filewheel.replication.status import LinkReport, MemberStatus, SetStatus, find_primary, set_status
+    from filewheel.schedules.cron import Cron
+    from filewheel.schedules.definition import StoredSchedule, schedule_of
+    from filewheel.schedules.occurrences import PlainOccurrences
+    from filewheel.schedules.plain import PlainSchedule
+    from filewheel.schedules.recurrence import Every, Once
     from filewheel.scheduling.aio import AsyncScheduler
     from filewheel.scheduling.call import StoredCall, call_of
-    from filewheel.scheduling.cron.cron import Cron
-    from filewheel.scheduling.cron.recurrence import Every
     from filewheel.scheduling.events import Event
     from filewheel.scheduling.failure import GiveUp, Retry, RetryLater, history_of
     from filewheel.scheduling.handler import Handler
     from filewheel.scheduling.job import Job, current_job
     from filewheel.scheduling.own_terms import retry_of, timeout_of
-    from filewheel.scheduling.schedule import StoredSchedule, schedule_of
     from filewheel.scheduling.scheduler import Scheduler
 
 __all__ = [
@@ -122,8 +124,11 @@ __all__ = [
     "NotClaimed",
     "NotFound",
     "OnConflict",
+    "Once",
     "OtherLoop",
     "Outlived",
+    "PlainOccurrences",
+    "PlainSchedule",
     "Poisoned",
     "Promotion",
     "ReadOnly",
@@ -173,9 +178,9 @@ _LATER = {
     "AsyncScheduler": "filewheel.scheduling.aio",
     "AsyncWheel": "filewheel.aio.wheel",
     "Batch": "filewheel.firing.batch",
-    "Cron": "filewheel.scheduling.cron.cron",
+    "Cron": "filewheel.schedules.cron",
     "Event": "filewheel.scheduling.events",
-    "Every": "filewheel.scheduling.cron.recurrence",
+    "Every": "filewheel.schedules.recurrence",
     "GiveUp": "filewheel.scheduling.failure",
     "Handler": "filewheel.scheduling.handler",
     "Job": "filewheel.scheduling.job",
@@ -183,6 +188,9 @@ _LATER = {
     "LinkReport": "filewheel.replication.status",
     "Metrics": "filewheel.metrics.metrics",
     "MemberStatus": "filewheel.replication.status",
+    "Once": "filewheel.schedules.recurrence",
+    "PlainOccurrences": "filewheel.schedules.occurrences",
+    "PlainSchedule": "filewheel.schedules.plain",
     "Promotion": "filewheel.replication.promote",
     "Rejoin": "filewheel.replication.rejoin",
     "Replicator": "filewheel.replication.replicator",
@@ -192,7 +200,7 @@ _LATER = {
     "SetStatus": "filewheel.replication.status",
     "Standby": "filewheel.replication.standby",
     "StoredCall": "filewheel.scheduling.call",
-    "StoredSchedule": "filewheel.scheduling.schedule",
+    "StoredSchedule": "filewheel.schedules.definition",
     "add_backup": "filewheel.replication.members",
     "call_of": "filewheel.scheduling.call",
     "current_job": "filewheel.scheduling.job",
@@ -202,7 +210,7 @@ _LATER = {
     "rejoin": "filewheel.replication.rejoin",
     "remove_backup": "filewheel.replication.members",
     "retry_of": "filewheel.scheduling.own_terms",
-    "schedule_of": "filewheel.scheduling.schedule",
+    "schedule_of": "filewheel.schedules.definition",
     "set_status": "filewheel.replication.status",
     "timeout_of": "filewheel.scheduling.own_terms",
 }

@@ -288,12 +288,8 @@ class Message:
 
 
 def is_call(headers: Mapping[str, str]) -> bool:
-    """Return whether a message is a call of a handler or an occurrence of a schedule, so that a scheduler must fire it.
-
-    Any other consumer that acknowledges it loses the call, or ends the schedule: only a scheduler writes the next
-    occurrence.
-    """
-    return ARGS in headers or SCHEDULE in headers  # mutant: run-eats-calls
+    """Return whether a message is a call of a handler, so that only a scheduler may fire it."""
+    return ARGS in headers  # mutant: run-eats-calls
 
 
 # -- the attempts that failed ---------------------------------------------------------------------------------

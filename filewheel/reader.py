@@ -11,10 +11,11 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, overload
 
-from filewheel.checks import check_flag, check_items, check_whole
+from filewheel.checks import check_flag, check_items, check_whole, shown
 from filewheel.disk.directory import Directory
 from filewheel.disk.keeper_lock import holder
 from filewheel.errors import BadArgument, Closed, Damaged, Forked, disk_error, disk_errors
@@ -26,11 +27,12 @@ from filewheel.lookup.front import COUNT_MAX, Front
 from filewheel.lookup.snapshot import At, Snapshot, bounds, with_topic
 from filewheel.lookup.stats import Histogram, Progress, Stats, histogram_of, stats_of, topics_of
 from filewheel.lookup.tally import Tally
-from filewheel.message import ID_MIN, KEY, Message, MessageId
+from filewheel.message import ID_MIN, KEY, SCHEDULE, Message, MessageId
 from filewheel.roster.roster import Roster, read_roster
 from filewheel.runs.history import read_history
 from filewheel.runs.run import Ended, Running
 from filewheel.runs.running import read_running
+from filewheel.schedules.definition import StoredSchedule, check_name, schedule_key, schedule_of
 from filewheel.timespec import bound_us
 
 
@@ -129,6 +131,22 @@ class Reader:
         self._check()
         with disk_errors(self.path):
             return read_roster(self._dir.disk, self._dir.path)
+
+    def schedules(self, pattern: str | None = None) -> Sequence[StoredSchedule]:
+        """Return the schedules with a name (or glob), those of programs too, by the due of their next occurrence.
+
+        Cost: reads every pending message; a name without * ? [ is looked up.
+        """
+        if pattern is not None and not isinstance(pattern, str):
+            raise BadArgument(f"a name or a glob of schedules is a str, not {shown(pattern)}")
+        if pattern is not None and not any(c in pattern for c in "*?["):
+            message = self.get(key=schedule_key(check_name(pattern)))
+            named = None if message is None else schedule_of(message)
+            return [] if named is None else [named]
+        with self.snapshot() as snapshot:
+            messages = [unpack_put(put) for put in snapshot.puts() if SCHEDULE.encode() in put]
+        found = [stored for message in messages if (stored := schedule_of(message)) is not None]
+        return [stored for stored in found if pattern is None or fnmatchcase(stored.name, pattern)]
 
     def peek(self, count: int = 1) -> list[Message]:
         """Return the messages that fire next, without claiming them.

@@ -100,6 +100,9 @@ CALLS = {
     "enqueue": {"payload": b"x"}, "enqueue_many": {"payloads": [b"x"]}, "cancel": {"id_": ""}, "cancel_many": {},
     "clear": {"topic": "none"}, "update": {"key": "a key", "payload": b"x"}, "reschedule": {"id_": "", "delay": 5},
     "get": {"id_": ""}, "peek": {}, "list": {}, "next_due": {}, "stats": {}, "running": {}, "history": {},
+    "schedules": {},
+    "schedule": {"name": "n", "when": 60}, "schedule_many": {"schedules": []}, "edit_schedule": {"name": "n"},
+    "unschedule": {"name": "n"},
 }  # fmt: skip
 """The calls that both a Wheel and an AsyncWheel have."""
 SYNC_ONLY: dict[str, dict[str, Any]] = {

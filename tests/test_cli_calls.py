@@ -12,7 +12,7 @@ import pytest
 from cli.show.calls import when_of
 from cli.show.text import width
 from filewheel import Cron, Every, Retry, Scheduler
-from filewheel.scheduling.cron.recurrence import read_recurrence
+from filewheel.schedules.recurrence import read_recurrence
 from filewheel.testing import FakeClock, advance
 from tests.cli_support import Fw, invoke, on_terminal
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from filewheel.scheduling.cron.cron import Cron
-from filewheel.scheduling.cron.recurrence import Every
+from filewheel.schedules.cron import Cron
+from filewheel.schedules.recurrence import Every
 from tests.cli_support import invoke, on_terminal
 
 

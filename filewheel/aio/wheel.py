@@ -38,6 +38,7 @@ from filewheel.format.settings import PAYLOAD_BYTES_MAX_DEFAULT, SLOTS_DEFAULT, 
 from filewheel.journal.columns import At, Delay, Headers
 from filewheel.laps.window import Budget
 from filewheel.message import Message, MessageId
+from filewheel.schedules.plain import PlainSchedule
 from filewheel.wheel import OnConflict, Wheel
 
 P = ParamSpec("P")
@@ -322,6 +323,17 @@ class AsyncWheel:
     reschedule = _writes(Wheel.reschedule)
     update = _writes(Wheel.update)
 
+    schedule = _writes(Wheel.schedule)
+    edit_schedule = _writes(Wheel.edit_schedule)
+    unschedule = _writes(Wheel.unschedule)
+
+    async def schedule_many(
+        self, schedules: Iterable[PlainSchedule], *, sync: Sync | None = None
+    ) -> Sequence[MessageId]:
+        """Start schedules, all of them in one commit or none (see Wheel.schedule_many)."""
+        plans = [*check_items("schedules", schedules)]
+        return await self._write(lambda w: w.schedule_many(plans, sync=sync))
+
     async def cancel_many(
         self, ids: Iterable[MessageId | str | bytes] = (), *, keys: Iterable[str] = (), sync: Sync | None = None
     ) -> CancelledIds:
@@ -355,6 +367,7 @@ class AsyncWheel:
     stats = _reads(Wheel.stats)
     running = _reads(Wheel.running)
     history = _reads(Wheel.history)
+    schedules = _reads(Wheel.schedules)
 
     async def list(
         self,

@@ -7,6 +7,9 @@ still share no ids.
 
 from __future__ import annotations
 
+import os
+import secrets
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
@@ -47,6 +50,29 @@ class IdSource:
     def id_at(self, due_us: int, seq: int) -> MessageId:
         """Return the id with this due and sequence number."""
         return MessageId((due_us << LOW_BITS | int.from_bytes(self.low, "big") | seq).to_bytes(ID_BYTES, "big"))
+
+
+class Mint:
+    """Makes ids for messages that another thread or process writes later. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._writer = IdSource(secrets.token_bytes)
+
+    def id_at(self, due_us: int) -> MessageId:
+        """Return a new id."""
+        with self._lock:
+            if not self._writer.has(1):
+                self._writer = IdSource(secrets.token_bytes)
+            return self._writer.id_at(due_us, self._writer.take(1))
+
+    def renew(self) -> None:
+        """In a forked child: draw another writer, or it would give the same ids as its parent."""
+        self.__init__()  # type: ignore[misc]
+
+
+MINT = Mint()
+os.register_at_fork(after_in_child=MINT.renew)
 
 
 class Ids(Sequence[MessageId]):

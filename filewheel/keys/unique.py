@@ -66,6 +66,8 @@ class Ask(NamedTuple):
     due_us: int
     rest: bytes
     """The rest of the record, after its id."""
+    expects: bytes | None = None
+    """With "replace": the only message that it replaces. If another, or none, has the key, it is not written."""
 
 
 def key_named(key: str | None, headers: Mapping[str, str] | None) -> str | None:
@@ -107,6 +109,8 @@ def put_all(
                 results.append(_busy(hold.busy, path))
             elif holder is not None and ask.on_conflict == "keep":
                 results.append(receipt(holder, 1, kept=True))
+            elif ask.key is not None and ask.expects not in (None, holder):  # mutant: planted-blindly
+                results.append(_moved(ask.key, holder, path))
             elif ask.key is not None and holder is not None and ask.on_conflict == "reject":
                 # mutant: twice-by-nobody
                 is_own = all_or_none and ask.key in enters  # the message that holds it is refused with this one
@@ -238,6 +242,13 @@ def refusal_of(asks: Sequence[Ask], made: Sequence[MessageId | KeyHeld | Locked]
             first.what += f"; {len(first.held)} keys of this call are held"
         first.what += "; nothing was enqueued"
     return first
+
+
+def _moved(key: str, holder: bytes | None, path: str) -> KeyHeld:
+    """Return the error that another message has a key than the one that was to be replaced."""
+    if holder is not None:
+        return key_held(key, holder, path)
+    return KeyHeld(f"no message holds the key {key!r} any more", key=key, path=path, hint="look again")
 
 
 def _key_twice(asks: Sequence[Ask], at: int, path: str) -> KeyHeld:

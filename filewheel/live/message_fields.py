@@ -14,10 +14,10 @@ from typing import Any
 
 from filewheel.errors import Damaged
 from filewheel.message import ARGS, US_PER_S, Message
+from filewheel.schedules.cron import Cron
+from filewheel.schedules.definition import StoredSchedule, schedule_of
+from filewheel.schedules.recurrence import Once, Recurrence
 from filewheel.scheduling.call import call_of
-from filewheel.scheduling.cron.cron import Cron
-from filewheel.scheduling.cron.recurrence import Recurrence
-from filewheel.scheduling.schedule import StoredSchedule, schedule_of
 from filewheel.timespec import parse_duration, span
 from filewheel.tools.dump import iso, to_json
 
@@ -76,9 +76,11 @@ def _plain(value: object) -> object:
 
 
 def when_of(recurrence: Recurrence) -> tuple[str, str | None]:
-    """Return a recurrence as `filewheel when` takes it, and its zone; an interval has none."""
+    """Return a recurrence as `filewheel when` takes it, or a single time, and the zone; only cron has one."""
     if isinstance(recurrence, Cron):
         return recurrence.text, recurrence.tz
+    if isinstance(recurrence, Once):
+        return f"at {iso(recurrence.at_us)}", None
     us = recurrence.interval_us
     text = span(us).replace(" ", "") if us % US_PER_S == 0 else ""
     # `span` shows two units; an interval with more is written in seconds.

@@ -31,14 +31,14 @@ from filewheel.message import MessageId
 from filewheel.metrics.metrics import Metrics
 from filewheel.reader import given
 from filewheel.runs.history import KEPT
+from filewheel.schedules.definition import When
 from filewheel.scheduling.call import new_call, transaction_of
-from filewheel.scheduling.definitions import H, HandlerOptions, ScheduleOptions, When, check_known, shows
+from filewheel.scheduling.definitions import H, HandlerOptions, ScheduleOptions, check_known, shows
 from filewheel.scheduling.engine import Engine
 from filewheel.scheduling.events import Callback, Event
 from filewheel.scheduling.handler import AsyncHandler, P, R, Sender, Soon
 from filewheel.scheduling.job import Job, present_job
 from filewheel.scheduling.options import At, Delay, Options
-from filewheel.scheduling.schedule import check_name, key_of
 from filewheel.scheduling.scheduler import STOP_S, Scheduler
 
 T = TypeVar("T")
@@ -203,11 +203,12 @@ class AsyncScheduler(Sender[Soon]):
         return done
 
     schedule = _aside(Scheduler.schedule)
+    schedules = _aside(Scheduler.schedules)
     prometheus = _aside(Scheduler.prometheus)
 
     async def unschedule(self, name: str) -> bool:
         """End a schedule; return whether there was one of this name."""
-        return bool(await (await self._opened()).cancel(key=key_of(check_name(name))))
+        return bool(await (await self._opened()).unschedule(name))
 
     async def _opened(self) -> AsyncWheel:
         """Return the wheel to enqueue into; made and opened at the first use, and reopened in another loop."""

@@ -17,10 +17,11 @@ import msgpack
 from filewheel import message as names
 from filewheel.checks import shown
 from filewheel.errors import BadArgument, Damaged
+from filewheel.format.ids import MINT
 from filewheel.format.limits import check_key, check_message
 from filewheel.keys.unique import check_policy, key_held
 from filewheel.message import ARGS, Message
-from filewheel.scheduling.job import MINT, Transaction, present_job, present_transaction
+from filewheel.scheduling.job import Transaction, present_job, present_transaction
 from filewheel.scheduling.options import At, Delay, Options
 from filewheel.timespec import due_from
 

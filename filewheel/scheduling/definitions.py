@@ -11,27 +11,26 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from filewheel.checks import shown
 from filewheel.errors import BadArgument
 from filewheel.message import US_PER_S, MessageId
 from filewheel.metrics.metrics import Metrics
+from filewheel.schedules.definition import GRACE_US, When
+from filewheel.schedules.definition import Options as ScheduleTerms
+from filewheel.schedules.recurrence import Missed
 from filewheel.scheduling.around import Hook, check_hook, is_async
 from filewheel.scheduling.call import ANY
-from filewheel.scheduling.cron.cron import Cron
-from filewheel.scheduling.cron.recurrence import Every, Missed, Recurrence, read_recurrence
 from filewheel.scheduling.failure import Retry
 from filewheel.scheduling.handler import Handler, Handlers, P, R, Sender, Terms, Where, where_of
 from filewheel.scheduling.job import Job
-from filewheel.scheduling.options import Options
+from filewheel.scheduling.options import At, Options
 from filewheel.scheduling.runners.processes import check_reachable
-from filewheel.scheduling.schedule import GRACE_US, Schedule, grace_us_of
+from filewheel.scheduling.schedule import Schedule
 
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=Hook)
-When = str | float | timedelta | Cron | Every
 
 
 class HandlerOptions(TypedDict, total=False):
@@ -55,6 +54,10 @@ class ScheduleOptions(TypedDict, total=False):
     kwargs: Mapping[str, Any] | None
     missed: Missed
     grace_s: float
+    jitter_s: float
+    start: At | None
+    end: At | None
+    count: int | None
 
 
 class Definitions(Sender[MessageId]):
@@ -157,11 +160,17 @@ class Definitions(Sender[MessageId]):
         kwargs: Mapping[str, Any] | None = None,
         missed: Missed = "once",
         grace_s: float = GRACE_US / US_PER_S,
+        jitter_s: float = 0,
+        start: At | None = None,
+        end: At | None = None,
+        count: int | None = None,
     ) -> Callable[[Callable[P, R]], Handler[P, R]]:
         """Call a function repeatedly: at an interval in seconds, or by a cron expression in a time zone.
 
         Put it above `on` to give the handler its own terms. `missed` is for occurrences that passed while no scheduler
         ran: "once" calls once for all of them, "all" calls each, "skip" calls none that is later than `grace_s`.
+        Each occurrence is due up to `jitter_s` later than its time. None is due before `start` or after `end`; an
+        interval counts from `start`. `count` is the number of calls, from `start` on; one that is missed is not a call.
         A changed definition replaces the waiting occurrence; the schedule ends when a program without its definition
         fires.
 
@@ -169,12 +178,13 @@ class Definitions(Sender[MessageId]):
         """
         if callable(when) or isinstance(when, Handler):
             raise BadArgument("every takes a time between calls, or a cron expression", hint="@every(60)")
-        recurrence, grace_us = recurrence_of(when, tz), grace_us_of(grace_s)
+        options = ScheduleTerms(tz, missed, grace_s, jitter_s, start, end, count)
+        options.defined("a name", when, is_declared=True)  # raises at once
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
             handler = function if isinstance(function, Handler) else self.on()(function)
             own = handler.name if name is None else name
-            schedule = Schedule(own, handler.name, recurrence, args, kwargs or {}, missed, grace_us)
+            schedule = Schedule(options.defined(own, when, is_declared=True), handler.name, args, kwargs or {})
             handler.check(args, kwargs or {})
             known = self._schedules.get(schedule.name)
             if known is not None and known != schedule:
@@ -203,12 +213,3 @@ def check_known(method: Callable[..., object], unknown: Mapping[str, object]) ->
         near = difflib.get_close_matches(name, known, 1)
         hint = f". Try: {near[0]}=" if near else ""
         raise TypeError(f"{owner}.{method.__name__}() got an unexpected keyword argument {name!r}{hint}")
-
-
-def recurrence_of(when: When, tz: str) -> Recurrence:
-    """Return a recurrence, or read it from text or seconds. Raises BadArgument."""
-    if isinstance(when, (Cron, Every)):
-        return when
-    if isinstance(when, str):
-        return read_recurrence(when, tz)
-    return Every(when)

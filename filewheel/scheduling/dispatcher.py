@@ -12,6 +12,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from filewheel.checks import shown
 from filewheel.env import Clock
@@ -41,8 +42,13 @@ UNKNOWN_DELAY_US = 300 * US_PER_S
 """A message without a handler is deferred by this, then checked again."""
 _TICK_S = 0.02
 
-Successor = Callable[[Message, int], Message | None]
-"""Returns the next occurrence after one that started at a time; None when there is none."""
+
+class Successor(Protocol):
+    """Returns the next occurrence after one that started at a time; None when there is none."""
+
+    def __call__(self, message: Message, started_us: int, /, *, called: bool) -> Message | None: ...
+
+
 Fate = Callable[[Message, int], str | None]
 """Returns why an occurrence is not to be called ("missed", "stopped"), or None."""
 
@@ -282,13 +288,15 @@ class Dispatcher:
         policy = Policy.of(headers)
         why = policy.too_late(message.due_us, now_us)
         if why is not None:
-            self._settlements.add(message, verdict.skipped(message, why, self._next_of(message, now_us)))
+            self._settlements.add(message, verdict.skipped(message, why, self._next_of(message, now_us, called=False)))
             return True
         if SCHEDULE in headers and (fate := self._fate(message, now_us)) is not None:
-            self._settlements.add(message, verdict.passed_over(message, fate, self._next_of(message, now_us)))
+            self._settlements.add(
+                message, verdict.passed_over(message, fate, self._next_of(message, now_us, called=False))
+            )
             return True
         if is_known and policy.coalesce is not None and self._overdue.is_covered(message, policy.coalesce, now_us):
-            successor = self._next_of(message, now_us)
+            successor = self._next_of(message, now_us, called=False)
             self._settlements.add(message, verdict.passed_over(message, "coalesced", successor))
             return True
         return False
@@ -400,7 +408,7 @@ class Dispatcher:
             failure = outcome.failures[at] if outcome.failures else None
             puts = outcome.puts[at] if outcome.puts else EMPTY_OUTBOX
             # An occurrence that comes due while this one runs is called as well.
-            successor = self._next_of(message, call.started_us)
+            successor = self._next_of(message, call.started_us, called=failure is None or not failure.is_too_late)
             if failure is None:
                 self._settlements.add(message, verdict.succeeded(message, puts, successor), ran)
             else:
@@ -417,8 +425,8 @@ class Dispatcher:
         self._telemetry.failed(message, failure, found, ran.took_us or 0)
         self._settlements.add(message, found, ran)
 
-    def _next_of(self, message: Message, now_us: int) -> Message | None:
-        return self._successor(message, now_us) if SCHEDULE in message.headers else None
+    def _next_of(self, message: Message, now_us: int, *, called: bool) -> Message | None:
+        return self._successor(message, now_us, called=called) if SCHEDULE in message.headers else None
 
     # -- the end -----------------------------------------------------------------------------------------------
 

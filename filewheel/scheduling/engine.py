@@ -23,6 +23,8 @@ from filewheel.firing.reserve import fires_again
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S
 from filewheel.metrics.published import Publisher
+from filewheel.schedules.definition import ASTRAY_US
+from filewheel.schedules.occurrences import Occurrences
 from filewheel.scheduling.dispatcher import Dispatcher
 from filewheel.scheduling.events import Telemetry
 from filewheel.scheduling.handler import Handlers
@@ -31,7 +33,6 @@ from filewheel.scheduling.runners.loop import Loop
 from filewheel.scheduling.runners.processes import Processes
 from filewheel.scheduling.runners.runner import Runner
 from filewheel.scheduling.runners.threads import Threads
-from filewheel.scheduling.schedule import ASTRAY_US, Occurrences
 
 log = logging.getLogger("filewheel.scheduling")
 

@@ -23,8 +23,8 @@ from filewheel.errors import BadArgument
 from filewheel.firing.cancelled import Cancelled
 from filewheel.message import US_PER_S, Message, MessageId, due_of
 from filewheel.metrics.metrics import EVENTS, Metrics
+from filewheel.schedules.definition import schedule_of
 from filewheel.scheduling.failure import Failure
-from filewheel.scheduling.schedule import schedule_of
 from filewheel.scheduling.verdict import Verdict
 
 log = logging.getLogger(__name__)

@@ -8,9 +8,6 @@ Invariant: the messages of a transaction are written if its block and the handle
 
 from __future__ import annotations
 
-import os
-import secrets
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
@@ -19,7 +16,6 @@ from datetime import datetime
 from typing import Any
 
 from filewheel.errors import BadArgument, Closed, TooLarge
-from filewheel.format.ids import IdSource
 from filewheel.message import US_PER_S, Message, MessageId
 
 _current: ContextVar[Job | None] = ContextVar("filewheel_job", default=None)
@@ -28,29 +24,6 @@ _collecting: ContextVar[Transaction | None] = ContextVar("filewheel_transaction"
 
 BYTES_MAX = 64 << 20
 """The most payload bytes that one transaction holds."""
-
-
-class Mint:
-    """Makes ids for messages that another thread or process writes later. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._writer = IdSource(secrets.token_bytes)
-
-    def id_at(self, due_us: int) -> MessageId:
-        """Return a new id."""
-        with self._lock:
-            if not self._writer.has(1):
-                self._writer = IdSource(secrets.token_bytes)
-            return self._writer.id_at(due_us, self._writer.take(1))
-
-    def renew(self) -> None:
-        """In a forked child: draw another writer, or it would give the same ids as its parent."""
-        self.__init__()  # type: ignore[misc]
-
-
-MINT = Mint()
-os.register_at_fork(after_in_child=MINT.renew)
 
 
 @dataclass(slots=True)

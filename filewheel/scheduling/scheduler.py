@@ -20,24 +20,27 @@ from typing import Any, Self
 from filewheel.checks import check_choice, check_flag, check_number, check_path, check_whole, shown
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
-from filewheel.errors import BadArgument
+from filewheel.errors import BadArgument, KeyHeld
 from filewheel.firing.cancelled import Cancelled
 from filewheel.format.settings import Sync, check_sync
-from filewheel.message import US_PER_S, MessageId, to_datetime
+from filewheel.message import US_PER_S, MessageId
 from filewheel.metrics.gauges import disk_gauges, overdue_of
 from filewheel.metrics.metrics import Metrics
 from filewheel.metrics.prometheus import render
 from filewheel.runs.history import KEPT
+from filewheel.schedules.definition import GRACE_US, OneOrMore, StoredSchedule
+from filewheel.schedules.definition import Options as ScheduleTerms
+from filewheel.schedules.occurrences import Occurrences
+from filewheel.schedules.recurrence import Missed
 from filewheel.scheduling.call import new_call, transaction_of
-from filewheel.scheduling.cron.recurrence import Missed
-from filewheel.scheduling.definitions import Definitions, When, recurrence_of
+from filewheel.scheduling.definitions import Definitions
 from filewheel.scheduling.engine import Engine, Limits
 from filewheel.scheduling.events import Callback, Events, Telemetry
 from filewheel.scheduling.handler import BaseHandler
 from filewheel.scheduling.job import present_job
 from filewheel.scheduling.options import At, Delay, Options
 from filewheel.scheduling.runners.child import preparing
-from filewheel.scheduling.schedule import GRACE_US, Occurrences, Schedule, check_name, grace_us_of, key_of
+from filewheel.scheduling.schedule import Schedule
 from filewheel.scheduling.signals import signals, until_signal
 from filewheel.wheel import Wheel
 
@@ -174,7 +177,7 @@ class Scheduler(Definitions):
     def schedule(
         self,
         name: str,
-        when: When,
+        when: OneOrMore,
         handler: str | BaseHandler[..., Any, Any],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
@@ -182,43 +185,47 @@ class Scheduler(Definitions):
         tz: str = "UTC",
         missed: Missed = "once",
         grace_s: float = GRACE_US / US_PER_S,
+        jitter_s: float = 0,
+        start: At | None = None,
+        end: At | None = None,
+        count: int | None = None,
     ) -> MessageId:
         """Start recurring work, or replace the schedule of this name; return the id of its next occurrence.
 
-        Any process may call it. The schedule lasts until `unschedule`, with any program that fires.
+        Any process may call it. The schedule lasts until `unschedule`, its `end` or its last call, with any program
+        that fires. `when` may be a single time too, a datetime. The options are those of `every`; without a `start`,
+        `count` counts from this call.
+
+        Raises BadArgument, also when no time is left; KeyHeld when a program declares the name, or plain messages have
+        it.
         """
         target = handler.name if isinstance(handler, BaseHandler) else handler
-        recurrence = recurrence_of(when, tz)
-        schedule = Schedule(
-            name, target, recurrence, args, kwargs or {}, missed, grace_us_of(grace_s), is_declared=False
-        )
+        options = ScheduleTerms(tz, missed, grace_s, jitter_s, start, end, count)
+        schedule = Schedule(options.defined(name, when, is_declared=False), target, args, kwargs or {})
         known = self._handlers.get(target)
         if known is not None:
             known.check(args, kwargs or {})
         self.wheel  # noqa: B018  made if it is missing
         self._opener.warn_if_made()
-        return self._plant(schedule)
+        return self.wheel._plant([name], lambda _: [schedule.plant()], None)[0]
 
     def unschedule(self, name: str) -> bool:
         """End a schedule; return whether there was one of this name. A running call is the last one."""
-        return bool(self.wheel.cancel(key=key_of(check_name(name))))
+        return bool(self.wheel.unschedule(name))
 
-    def _plant(self, schedule: Schedule) -> MessageId:
-        """Enqueue the next occurrence of a schedule, unless the living one has this definition."""
-        wheel = self.wheel
-        living = wheel.get(key=schedule.key)
-        now_us = self._clock.now_us()
-        if living is not None and schedule.is_that_of(living) and not schedule.is_astray(living, now_us):
-            return living.id
-        at = to_datetime(schedule.recurrence.after(now_us))
-        return wheel.enqueue(
-            schedule.payload(), at=at, topic=schedule.handler, headers=schedule.headers(),
-            key=schedule.key, on_conflict="replace" if living is not None else "keep",
-        )  # fmt: skip
+    def schedules(self, pattern: str | None = None) -> Sequence[StoredSchedule]:
+        """Return the schedules with a name (or glob), by the due of their next occurrence (see Wheel.schedules)."""
+        return self.wheel.schedules(pattern)
 
     def _plant_all(self) -> None:
+        """Plant the declared schedules. One whose times are over has none; one whose name is taken is logged."""
         for schedule in self._schedules.values():
-            self._plant(schedule)
+            try:
+                self.wheel._plant([schedule.name], lambda _, s=schedule: [s.plant()], None)  # type: ignore[misc]
+            except BadArgument as exc:
+                log.debug("the schedule %r is over: %s", schedule.name, exc.what)
+            except KeyHeld as exc:
+                log.error("the schedule %r of this program is not started: %s", schedule.name, exc)
 
     # -- firing ------------------------------------------------------------------------------------------------
 

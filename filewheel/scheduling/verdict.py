@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from filewheel.journal.settlement import Settlement
 from filewheel.message import DUE, DUE_END_US, KEY, SCHEDULE, SKIP_LATE, Attempt, Message, with_attempt
+from filewheel.schedules.definition import without_schedule
 from filewheel.scheduling.failure import Failure, Retry
 from filewheel.scheduling.job import Outbox
 
@@ -88,8 +89,7 @@ def buried(message: Message, why: str, kind: Kind = "dead") -> Verdict:
 
 
 def _dead(kind: Kind, message: Message, why: str, headers: dict[str, str], successor: Message | None) -> Verdict:
-    # A dead letter holds no key, and is no occurrence: a revived one is called once and has no successor.
-    kept = {k: v for k, v in headers.items() if k not in (KEY, SCHEDULE)}
+    kept = without_schedule(headers)
     if SCHEDULE not in headers and KEY in headers:
         kept[KEY] = headers[KEY]  # a revived one takes its key again
     return Verdict(kind, Settlement(message.id, "buried", reason=why, headers=kept, successor=successor))

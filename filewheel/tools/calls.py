@@ -1,4 +1,4 @@
-"""The pending messages that only a scheduler may fire: calls of handlers, and occurrences of schedules.
+"""The pending messages that only a scheduler may fire: calls of handlers, and occurrences of schedules of calls.
 
 Invariant: an unreadable message is not a call.
 """
@@ -13,8 +13,9 @@ from itertools import islice
 from filewheel.errors import Damaged
 from filewheel.format.record import unpack_put
 from filewheel.lookup.snapshot import bounds
-from filewheel.message import ARGS, SCHEDULE, Message, MessageId, is_call
+from filewheel.message import ARGS, SCHEDULE, Message, MessageId
 from filewheel.reader import Reader
+from filewheel.schedules.occurrences import only_a_scheduler_fires
 
 _MARKS = (ARGS.encode(), SCHEDULE.encode())
 
@@ -24,7 +25,7 @@ def _calls(puts: Iterable[bytes]) -> Iterator[Message]:
         if any(mark in put for mark in _MARKS):  # a filter: few other messages are unpacked
             with contextlib.suppress(Damaged):
                 message = unpack_put(put)
-                if is_call(message.headers):
+                if only_a_scheduler_fires(message):
                     yield message
 
 

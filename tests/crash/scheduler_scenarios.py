@@ -101,7 +101,7 @@ class Jobs(Actor):
         self._recurs = text_of(schedule.payload())
         at_us = self.clock.now_us()
         for _ in range(_KNOWN_DUES):
-            at_us = schedule.recurrence.after(at_us)
+            at_us = schedule.definition.after(at_us)
             self.say({"op": "enqueue", "phase": "begin", "payloads": [self._recurs], "dues": [at_us]})
 
     # -- handlers --------------------------------------------------------------------------------------------

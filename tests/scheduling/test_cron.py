@@ -19,8 +19,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from filewheel import BadArgument
-from filewheel.scheduling.cron import cron as cron_module
-from filewheel.scheduling.cron.cron import Cron
+from filewheel.schedules import cron as cron_module
+from filewheel.schedules.cron import Cron
 from tests.scheduling.zones import DAY_S, END_S, Change, Daily, all_changes
 
 US = 1_000_000
@@ -217,7 +217,7 @@ def test_without_a_time_zone_database_utc_works_and_the_hint_names_the_extra(mon
         def __init__(self, name: str) -> None:
             raise zoneinfo.ZoneInfoNotFoundError(name)
 
-    monkeypatch.setattr("filewheel.scheduling.cron.zone.ZoneInfo", Missing)
+    monkeypatch.setattr("filewheel.schedules.zone.ZoneInfo", Missing)
     monkeypatch.setattr("zoneinfo.available_timezones", set)
     with pytest.raises(BadArgument) as caught:
         Cron("@daily", "Europe/Berlin")

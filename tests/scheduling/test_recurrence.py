@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from filewheel import BadArgument
 from filewheel.format.limits import check_headers
 from filewheel.message import DUE_END_US
-from filewheel.scheduling.cron.cron import Cron
-from filewheel.scheduling.cron.recurrence import (
+from filewheel.schedules.cron import Cron
+from filewheel.schedules.recurrence import (
     Every,
     Recurrence,
     from_text,

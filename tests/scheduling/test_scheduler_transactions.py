@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from filewheel import BadArgument, Closed, Keeper, Retry, Scheduler, TooLarge, current_job
-from filewheel.scheduling import job as jobs
+from filewheel.format.ids import MINT
 from tests.scheduling.stage import dead_letters, make, stage, waiting
 from tests.support import FakeClock
 
@@ -180,7 +180,7 @@ def test_what_could_not_be_written_later_is_refused_in_the_block(scheduler: Sche
 
 
 def test_a_transaction_has_a_size_that_fits_into_a_frame(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "BYTES_MAX", 10_000)
+    monkeypatch.setattr("filewheel.scheduling.job.BYTES_MAX", 10_000)
 
     @scheduler.on(retry=ONCE)
     def first() -> None:
@@ -220,13 +220,13 @@ def test_in_a_coroutine_a_transaction_is_that_of_its_own_task(scheduler: Schedul
 
 
 def test_a_forked_child_and_its_parent_do_not_give_the_same_ids() -> None:
-    jobs.MINT.id_at(5)
+    MINT.id_at(5)
     read, write = os.pipe()
     if os.fork() == 0:
-        os.write(write, jobs.MINT.id_at(7))
+        os.write(write, MINT.id_at(7))
         os._exit(0)
     os.wait()
-    assert os.read(read, 16) != jobs.MINT.id_at(7)
+    assert os.read(read, 16) != MINT.id_at(7)
     os.close(read)
     os.close(write)
 

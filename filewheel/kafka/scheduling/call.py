@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from filewheel.errors import BadArgument, Damaged
+from filewheel.format.ids import MINT
 from filewheel.journal.settlement import Settlement
 from filewheel.kafka.records.headers import DUE_MS, FIRED_MS, TARGET_KEY, TARGET_TOPIC
 from filewheel.kafka.records.options import TOPIC_CHARS_MAX, is_topic
 from filewheel.kafka.records.record import Outgoing, Record
 from filewheel.message import DUE_END_US, KEY, REASON, SEQ_BITS, Message, MessageId
-from filewheel.scheduling.job import MINT
 
 HANDLER = "filewheel.handler"
 """The name of the handler."""

@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from filewheel.errors import BadArgument
-from filewheel.message import KEY, US_PER_S, Message
-from filewheel.scheduling.cron.recurrence import next_due
-from filewheel.scheduling.job import MINT
-from filewheel.scheduling.schedule import ASTRAY_US, Occurrences, Schedule, schedule_of
+from filewheel.format.ids import MINT
+from filewheel.message import ARGS, KEY, SCHEDULE, US_PER_S, Message
+from filewheel.schedules.definition import ASTRAY_US, schedule_of
+from filewheel.schedules.occurrences import Now, Occurrences
+from filewheel.schedules.recurrence import next_due
+from filewheel.scheduling.call import MSGPACK
+from filewheel.scheduling.schedule import Schedule
 
 UNDECLARED_US = 60 * US_PER_S
 """How long an occurrence waits for a worker that declares its schedule."""
@@ -26,17 +29,22 @@ FORGOTTEN_US = 86_400 * US_PER_S
 class KafkaOccurrences(Occurrences):
     """Computes the next occurrences; those of a schedule that this program does not declare are passed on."""
 
-    def plants(self, now_us: int) -> list[Message]:
-        """Return the next occurrence of each declared schedule."""
-        return [_occurrence(s, s.recurrence.after(now_us), now_us) for s in self._declared.values()]
+    def __init__(self, schedules: Mapping[str, Schedule], clock: Now) -> None:
+        super().__init__(schedules, clock)
+        self._schedules = schedules
 
-    def next_of(self, message: Message, started_us: int) -> Message | None:
+    def plants(self, now_us: int) -> list[Message]:
+        """Return the next occurrence of each declared schedule that is not over."""
+        found = [_next(s, now_us, now_us) for s in self._schedules.values()]
+        return [message for message in found if message is not None]
+
+    def next_of(self, message: Message, started_us: int, *, called: bool = True) -> Message | None:
         """Return the occurrence after one that was started at a time; None when nothing follows."""
         found = schedule_of(message)
         if found is None:
             return None
         now_us = self._clock.now_us()
-        declared = self._declared.get(found.name)
+        declared = self._schedules.get(found.name)
         first = message.root or message.id
         if declared is None:
             if now_us - first.due_us > FORGOTTEN_US:
@@ -46,7 +54,7 @@ class KafkaOccurrences(Occurrences):
         ahead_us = now_us + ASTRAY_US  # later than this, and the time came from a wrong clock
         was_due_us, started_us = (now_us if us > ahead_us else us for us in (first.due_us, started_us))
         try:
-            due_us = next_due(declared.recurrence, was_due_us, started_us, declared.missed)
+            due_us = next_due(declared.definition, was_due_us, started_us, declared.definition.missed)
         except BadArgument:
             return None  # after the year 9999
         return _occurrence(declared, due_us, now_us)
@@ -60,6 +68,14 @@ class KafkaOccurrences(Occurrences):
         return super().fate_of(message, now_us)
 
 
+def _next(schedule: Schedule, us: int, now_us: int) -> Message | None:
+    try:
+        return _occurrence(schedule, schedule.definition.after(us), now_us)
+    except BadArgument:  # it is over
+        return None
+
+
 def _occurrence(schedule: Schedule, due_us: int, now_us: int) -> Message:
-    headers: Mapping[str, str] = {**schedule.headers(), KEY: schedule.key}
-    return Message(MINT.id_at(due_us), schedule.payload(), schedule.handler, dict(headers), 0, now_us)
+    definition = schedule.definition
+    headers = {ARGS: MSGPACK, SCHEDULE: definition.header(), KEY: definition.key}
+    return Message(MINT.id_at(due_us), schedule.payload(), schedule.handler, headers, 0, now_us)

@@ -17,6 +17,8 @@ REASONS: dict[str, tuple[str, str]] = {
     "key": ("only a keyed delay topic has keys", "KafkaScheduler(keyed=True), and `filewheel kafka run --keyed`"),
     "on_conflict": ("a topic cannot be asked who holds a key: the later call wins", 'on_conflict="replace"'),
     "every": ("a schedule needs a key", "KafkaScheduler(keyed=True), and `filewheel kafka run --keyed`"),
+    "jitter_s": ("each worker computes the same times", "leave it out"),
+    "count": ("no worker knows how many calls the others have made", "end=..."),
     "schedule": ("no worker can be asked for the schedules of the others", "declare it with @scheduler.every"),
     "unschedule": (
         "its next occurrence may be on the way to a worker",

@@ -29,8 +29,9 @@ from filewheel.kafka.scheduling.transport import CallTransport
 from filewheel.kafka.topics import TopicReport, make_call_topics
 from filewheel.message import MessageId
 from filewheel.metrics.metrics import Metrics
+from filewheel.schedules.definition import When
 from filewheel.scheduling.call import new_call, transaction_of
-from filewheel.scheduling.definitions import Definitions, HandlerOptions, ScheduleOptions, When, shows
+from filewheel.scheduling.definitions import Definitions, HandlerOptions, ScheduleOptions, shows
 from filewheel.scheduling.engine import Limits
 from filewheel.scheduling.events import Callback, Events, Telemetry
 from filewheel.scheduling.handler import Handler, P, R
@@ -141,9 +142,15 @@ class KafkaScheduler(Definitions):
 
     @shows(Definitions.every)
     def every(self, when: When, **options: Unpack[ScheduleOptions]) -> Callable[[Callable[P, R]], Handler[P, R]]:
-        """Call a function repeatedly (see Scheduler.every), on one of the workers each time. Needs a keyed topic."""
+        """Call a function repeatedly (see Scheduler.every), on one of the workers each time. Needs a keyed topic.
+
+        Raises BadArgument for jitter_s and count, which are not kept on Kafka.
+        """
         if not self.keyed:
             raise refused("every")
+        for option in ("jitter_s", "count"):
+            if options.get(option):
+                raise refused(option)
         return super().every(when, **options)
 
     # -- enqueue -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A recurrence: a fixed interval or a cron expression, its text, and the due time of the next occurrence.
+"""A recurrence: a fixed interval, a cron expression or a single time; its text, and the due of the next occurrence.
 
 Invariant: the next due time is later than the previous one, even after a change of the clock; it is computed directly,
 not step by step.
@@ -10,12 +10,12 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, Protocol, TypeAlias, get_args
 
 from filewheel.checks import shown
 from filewheel.errors import BadArgument
-from filewheel.message import DUE_END_US, US_PER_S
-from filewheel.scheduling.cron.cron import Cron
+from filewheel.message import DUE_END_US, US_PER_S, to_datetime
+from filewheel.schedules.cron import Cron
 from filewheel.timespec import check_due, delay_us, parse_duration
 
 INTERVAL_US_MIN = 1000
@@ -78,7 +78,43 @@ class Every:
         return f"Every({self.interval_us / 1_000_000:.15g}{start})"
 
 
-Recurrence: TypeAlias = Cron | Every
+class Once:
+    """A single time, in microseconds since the epoch."""
+
+    __slots__ = ("at_us",)
+
+    def __init__(self, at_us: int) -> None:
+        """Set the time. Raises BadArgument outside of 1970 to 9999."""
+        if not isinstance(at_us, int) or isinstance(at_us, bool):
+            raise BadArgument(f"at_us is microseconds since the epoch, not {shown(at_us)}")
+        self.at_us = check_due(at_us)
+
+    def after(self, us: int) -> int:
+        """Return the time, if it is strictly after an instant. Raises BadArgument when it is not."""
+        if us >= self.at_us:
+            raise BadArgument(f"{to_datetime(self.at_us).isoformat()} has passed", hint="a time in the future")
+        return self.at_us
+
+    def times(self, us: int) -> Iterator[int]:
+        """Yield the time, if it is after an instant."""
+        if us < self.at_us:
+            yield self.at_us
+
+    def to_text(self) -> str:
+        """Return the definition as JSON, for `from_text`."""
+        return json.dumps({"at_us": self.at_us}, separators=(",", ":"))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Once) and self.at_us == other.at_us
+
+    def __hash__(self) -> int:
+        return hash(self.at_us)
+
+    def __repr__(self) -> str:
+        return f"Once({self.at_us})"
+
+
+Recurrence: TypeAlias = Cron | Every | Once
 
 Missed = Literal["once", "all", "skip"]
 """The policy for occurrences whose time passed while no scheduler ran."""
@@ -95,6 +131,8 @@ def from_text(text: str) -> Recurrence:
         return Cron(fields["cron"], fields["tz"])
     if keys == ["every_us", "start_us"] and all(type(value) is int for value in fields.values()):
         return Every(timedelta(microseconds=max(0, min(fields["every_us"], DUE_END_US))), fields["start_us"])
+    if keys == ["at_us"]:
+        return Once(fields["at_us"])
     raise BadArgument(f"{str(text)[:_SHOWN]!r} defines no recurrence", hint="the result of to_text()")
 
 
@@ -124,7 +162,14 @@ def _duration_us(text: str) -> int:
 # -- the next occurrence ---------------------------------------------------------------------------------------------
 
 
-def next_due(recurrence: Recurrence, due_us: int, now_us: int, missed: Missed = "once") -> int:
+class Times(Protocol):
+    """Anything with a next time."""
+
+    def after(self, us: int, /) -> int:
+        """Return the first time strictly after an instant. Raises BadArgument when there is none."""
+
+
+def next_due(recurrence: Times, due_us: int, now_us: int, missed: Missed = "once") -> int:
     """Return when the occurrence after this one is due. Cost: some microseconds, for any distance.
 
     `due_us` is when this one was due, `now_us` when it started (or was found too late to start). An occurrence that

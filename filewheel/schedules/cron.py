@@ -16,8 +16,8 @@ from zoneinfo import ZoneInfo
 
 from filewheel.errors import BadArgument
 from filewheel.message import DUE_END_US, US_PER_S
-from filewheel.scheduling.cron.expression import parse
-from filewheel.scheduling.cron.zone import Zone
+from filewheel.schedules.expression import parse
+from filewheel.schedules.zone import Zone
 
 _DAY_S = 86_400
 _EPOCH_DAY = date(1970, 1, 1).toordinal()

@@ -1,0 +1,81 @@
+"""Changes of a schedule of plain messages: only what is given changes.
+
+Invariant: an edit of what the schedule already is changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from filewheel.errors import BadArgument
+from filewheel.message import ARGS, US_PER_S, to_datetime
+from filewheel.schedules.cron import Cron
+from filewheel.schedules.definition import UNSET, OneOrMore, Options, StoredSchedule, Time, Unset, recurrence_of
+from filewheel.schedules.planting import Plant, own_headers
+from filewheel.schedules.recurrence import Every, Missed, Once, Recurrence
+
+
+@dataclass(frozen=True)
+class Edit:
+    """The options of an edit; UNSET stays as it is, and None takes a start, an end or a count away."""
+
+    when: OneOrMore | Unset = UNSET
+    payload: bytes | Unset = UNSET
+    topic: str | Unset = UNSET
+    headers: Mapping[str, str] | Unset = UNSET
+    tz: str | Unset = UNSET
+    missed: Missed | Unset = UNSET
+    grace_s: float | Unset = UNSET
+    jitter_s: float | Unset = UNSET
+    start: Time | Unset | None = UNSET
+    end: Time | Unset | None = UNSET
+    count: int | Unset | None = UNSET
+
+    def of(self, living: StoredSchedule) -> Plant:
+        """Return the schedule as it is to be. Raises BadArgument."""
+        recurrence = self._recurrence(living)
+        is_once = isinstance(recurrence, Once)
+        before = Options(
+            missed=living.missed,
+            grace_s=living.grace_us / US_PER_S,
+            jitter_s=living.jitter_us / US_PER_S,
+            start=None if living.start_us is None or is_once else to_datetime(living.start_us),
+            end=None if living.end_us is None or is_once else to_datetime(living.end_us),
+            count=None if is_once else living.count,
+        )
+        given: dict[str, Any] = {
+            name: value
+            for name in ("missed", "grace_s", "jitter_s", "start", "end", "count")
+            if (value := getattr(self, name)) is not UNSET
+        }
+        options = replace(before, **given)
+        definition = options.defined(living.name, recurrence, is_declared=living.is_declared, source=living.source)
+        message = living.occurrence
+        if ARGS in message.headers and (self.payload, self.topic) != (UNSET, UNSET):
+            raise BadArgument(
+                f"the schedule {living.name!r} is one of calls of {message.topic!r}: its call cannot be edited",
+                hint="scheduler.schedule(...) in a program that knows the handler",
+            )
+        return Plant(
+            definition,
+            message.payload if isinstance(self.payload, Unset) else self.payload,
+            message.topic if isinstance(self.topic, Unset) else self.topic,
+            own_headers(message) if isinstance(self.headers, Unset) else dict(self.headers),
+            left=self.count if isinstance(self.count, int) else None,
+        )
+
+    def _recurrence(self, living: StoredSchedule) -> Recurrence:
+        before = living.recurrence
+        if not isinstance(self.when, Unset):
+            zone = before.tz if isinstance(before, Cron) else "UTC"
+            return recurrence_of(self.when, zone if isinstance(self.tz, Unset) else self.tz)
+        if not isinstance(self.tz, Unset):
+            if not isinstance(before, Cron):
+                raise BadArgument(f"only a cron expression has a zone; {living.name!r} is {before!r}")
+            return Cron(before.text, self.tz)
+        if isinstance(before, Every) and self.start is not UNSET and before.start_us == living.start_us:
+            return Every(timedelta(microseconds=before.interval_us))  # it counts from its new start
+        return before

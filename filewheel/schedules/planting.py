@@ -1,0 +1,199 @@
+"""Plants schedules: enters the next occurrence of each, or replaces the one that waits.
+
+Two administrators and a keeper may do this at once. So what waits is read first, and the frame is written only if the
+same message still has the key; otherwise everything is decided again.
+Invariant: several schedules are planted in one frame; none is planted if one is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from filewheel.errors import BadArgument, KeyHeld, Locked
+from filewheel.format.ids import MINT
+from filewheel.format.record import pack_middle, pack_payload
+from filewheel.keys.unique import Ask
+from filewheel.message import ARGS, DETAILS, DUE, HISTORY, KEY, SCHEDULE, Message, MessageId, receipt
+from filewheel.schedules.definition import ASTRAY_US, Definition, StoredSchedule, schedule_key, schedule_of
+
+_TRIES = 100
+_OWN = (KEY, SCHEDULE, HISTORY, DETAILS, DUE)
+"""Headers that are not the caller's."""
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A schedule that is to be planted: its definition, and the message that each occurrence is."""
+
+    definition: Definition
+    payload: bytes
+    topic: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    on_conflict: str = "replace"
+    left: int | None = None
+    """The calls that are left, in place of those of the occurrence that waits."""
+
+    def is_that_of(self, living: StoredSchedule) -> bool:
+        """Return whether a living occurrence is one of this schedule."""
+        message = living.occurrence
+        return (
+            self.definition.is_same(living)
+            and (self.topic, self.payload) == (message.topic, message.payload)
+            and dict(self.headers) == own_headers(message)
+            and self.left in (None, living.left)
+        )
+
+
+class Site(Protocol):
+    """Where schedules are planted: a wheel."""
+
+    path: str
+
+    def now_us(self) -> int:
+        """Return the present time."""
+
+    def living(self, keys: Sequence[str]) -> list[Message | None]:
+        """Return the messages that have these keys."""
+
+    def has_begun(self, message: Message) -> bool:
+        """Return whether the work on a message has begun, as far as that can be known."""
+
+    def write(self, asks: Sequence[Ask]) -> list[MessageId | KeyHeld | Locked]:
+        """Write messages with keys as one frame, all or none."""
+
+
+def own_headers(message: Message) -> dict[str, str]:
+    """Return the headers that the caller gave an occurrence."""
+    return {k: v for k, v in message.headers.items() if k not in _OWN}
+
+
+def plant_all(
+    site: Site, names: Sequence[str], plants_of: Callable[[Sequence[StoredSchedule | None]], Sequence[Plant]]
+) -> list[MessageId]:
+    """Plant schedules in one frame; return the id of the next occurrence of each, `kept` where it stays as it is.
+
+    `plants_of` returns them, given what is stored of these names now; it may be called again.
+    Raises the error of the first that is refused; BadArgument, or KeyHeld when the name is another kind of schedule's.
+    """
+    keys = [schedule_key(name) for name in names]
+    for _ in range(_TRIES):
+        living = site.living(keys)
+        decided = decide(site, plants_of([None if m is None else schedule_of(m) for m in living]), living)
+        for one in decided:
+            if isinstance(one, Exception):
+                raise one
+        asks = [one for one in decided if isinstance(one, Ask)]
+        made = iter(site.write(asks) if asks else ())
+        ids = [next(made) if isinstance(one, Ask) else one for one in decided]
+        found = [one for one in ids if isinstance(one, MessageId)]
+        if len(found) == len(names):
+            return found
+        for each in ids:
+            if isinstance(each, Locked):
+                raise each
+        # The message that had a key is another now: it fired, or someone else planted.
+    raise KeyHeld(
+        f"the schedule {names[0]!r} changes faster than it can be replaced", key=keys[0], path=site.path,
+        hint="try again",
+    )  # fmt: skip
+
+
+def decide(
+    site: Site, plants: Sequence[Plant], living: Sequence[Message | None]
+) -> list[Ask | MessageId | BadArgument | KeyHeld]:
+    """Return for each schedule the message to write, the id of the occurrence that stays, or why it is refused."""
+    decided: list[Ask | MessageId | BadArgument | KeyHeld] = []
+    for plant, message in zip(plants, living, strict=True):
+        try:
+            decided.append(_decided(site, plant, message))
+        except (BadArgument, KeyHeld) as exc:
+            decided.append(exc)
+    return decided
+
+
+def _decided(site: Site, plant: Plant, message: Message | None) -> Ask | MessageId:
+    definition, now_us = plant.definition, site.now_us()
+    living = None if message is None else schedule_of(message)
+    if message is not None:
+        check_kind(plant, message, living, site.path)
+        if plant.on_conflict == "reject":
+            raise KeyHeld(
+                f"there is a schedule {definition.name!r} already", key=definition.key, id=message.id, path=site.path,
+                hint='on_conflict="replace" or "keep" (`--on-conflict`), or another name',
+            )  # fmt: skip
+        if plant.on_conflict == "keep":
+            return receipt(message.id, 1, kept=True)
+    if living is not None and plant.is_that_of(living) and not is_astray(living, now_us):
+        return receipt(living.occurrence.id, 1, kept=True)
+    runs = living is not None and living.occurrence.due_us <= now_us and site.has_begun(living.occurrence)
+    left = _left(plant, living, now_us, runs=runs)
+    if left is not None and left <= 0:
+        raise BadArgument(
+            f"all {definition.count} occurrences of the schedule {definition.name!r} have passed, or run now",
+            hint="a higher count, or a later start",
+        )
+    if living is not None and definition.has_times_of(living) and not is_astray(living, now_us) and not runs:
+        # Also one that is overdue: a new body must not cost a call.  # mutant: edit-loses-the-overdue
+        time_us, due_us = living.time_us, living.occurrence.due_us
+    else:
+        time_us = definition.after(now_us)
+        due_us = definition.due_us(time_us, MINT.id_at(time_us))
+    stored = definition.header(left, None if due_us == time_us else time_us)
+    headers = {**plant.headers, KEY: definition.key, SCHEDULE: stored}
+    rest = pack_middle(now_us, plant.topic, headers) + pack_payload(plant.payload)
+    policy, expects = ("reject", None) if message is None else ("replace", message.id)
+    return Ask(definition.key, policy, due_us, rest, expects)
+
+
+def check_kind(plant: Plant, message: Message, living: StoredSchedule | None, path: str) -> None:
+    """Raise KeyHeld when the name belongs to a schedule of another kind: a program's, the shell's."""
+    definition = plant.definition
+    what, hint = "", ""
+    if living is None:
+        what = "a message that is no readable occurrence of a schedule"
+        hint = f"filewheel inspect {message.id}"
+    elif living.is_plain != (ARGS not in plant.headers and not definition.is_declared):
+        what = "a schedule of plain messages" if living.is_plain else "a schedule of calls of a handler"
+        hint = f"another name, or first `filewheel unschedule {definition.name}`"
+    elif living.is_declared and not definition.is_declared:
+        what = "a schedule that a program declares"
+        hint = f"another name, or take it out of the program and `filewheel unschedule {definition.name}`"
+    if what:  # mutant: kinds-replace-each-other
+        raise KeyHeld(
+            f"the name {definition.name!r} is that of {what}", key=definition.key, id=message.id, path=path, hint=hint
+        )
+
+
+def is_astray(living: StoredSchedule, now_us: int) -> bool:
+    """Return whether an occurrence is due long after the next time: its time came from a wrong clock.
+
+    A rescheduled or retried one has a root, and keeps its time.
+    """
+    try:
+        return living.occurrence.root is None and living.time_us > living.after(now_us + ASTRAY_US)
+    except BadArgument:  # it ends before
+        return False
+
+
+def _left(plant: Plant, living: StoredSchedule | None, now_us: int, *, runs: bool) -> int | None:
+    """Return how many calls are left for the occurrence that is planted; the one that `runs` has been one."""
+    definition = plant.definition
+    if definition.count is None or plant.left is not None:
+        return None if definition.count is None else plant.left
+    if living is not None and (living.count, living.start_us) == (definition.count, definition.start_us):
+        return None if living.left is None else living.left - runs  # mutant: count-begins-again
+    if definition.start_us is None:
+        return definition.count
+    # Times before this call are not made up, and count: an earlier life of the schedule may have called them.
+    passed, at_us = 0, definition.start_us - 1
+    while passed < definition.count:
+        try:
+            at_us = definition.after(at_us)
+        except BadArgument:
+            break
+        if at_us > now_us:
+            break
+        passed += 1
+    return definition.count - passed
