@@ -10,7 +10,7 @@ from filewheel import Retry, current_job
 from filewheel.kafka import KafkaScheduler
 from filewheel.kafka.scheduling.occurrences import FORGOTTEN_US
 from filewheel.message import US_PER_S
-from filewheel.scheduling.schedule import key_of
+from filewheel.schedules.definition import schedule_key
 from tests.kafka.fake_calls import CallCluster
 from tests.kafka.workers import Worker, a_cluster, a_scheduler
 
@@ -84,7 +84,7 @@ def test_a_schedule_has_one_occurrence_with_any_number_of_workers(cluster: CallC
             worker.turn()
     assert len(seen) == 5
     assert len(set(seen)) == 5
-    assert [w.key for w in cluster.waiting] == [key_of("tick").encode()]
+    assert [w.key for w in cluster.waiting] == [schedule_key("tick").encode()]
 
 
 def test_an_occurrence_that_was_produced_twice_has_one_successor(cluster: CallCluster) -> None:
@@ -140,7 +140,7 @@ def test_an_occurrence_that_fails_is_retried_and_followed_once(cluster: CallClus
         worker.after(10)
     assert attempts[:4] == [0, 1, 0, 1], "a retry comes before the next occurrence or not at all"
     assert len(cluster.dead()) == attempts.count(1) or len(cluster.dead()) == attempts.count(1) - 1
-    assert sum(w.key == key_of("fails").encode() for w in cluster.waiting) <= 1
+    assert sum(w.key == schedule_key("fails").encode() for w in cluster.waiting) <= 1
 
 
 def test_an_occurrence_waits_for_a_worker_that_declares_it_and_ends_after_a_day(cluster: CallCluster) -> None:
