@@ -1,4 +1,4 @@
-"""Schedules of plain messages: planted, replaced, edited and ended by a wheel; continued by a consumer with a Keeper."""
+"""Schedules of plain messages: a wheel plants, edits and ends them; a consumer with a Keeper continues them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,21 @@ import pytest
 
 import filewheel.schedules.planting
 from filewheel import (
-    AsyncWheel, BadArgument, Cancelled, Every, Keeper, KeyHeld, Message, NotFound, PlainOccurrences, PlainSchedule,
-    Scheduler, Settlement, StoredSchedule, Wheel, schedule_of,
+    AsyncWheel,
+    BadArgument,
+    Cancelled,
+    Every,
+    Keeper,
+    KeyHeld,
+    Message,
+    NotFound,
+    PlainOccurrences,
+    PlainSchedule,
+    Scheduler,
+    Settlement,
+    StoredSchedule,
+    Wheel,
+    schedule_of,
 )  # fmt: skip
 from filewheel.message import ARGS, KEY, SCHEDULE, US_PER_S, to_datetime
 from filewheel.schedules.occurrences import only_a_scheduler_fires
@@ -337,6 +350,7 @@ def test_an_occurrence_that_is_too_late_is_passed_over_and_its_schedule_goes_on(
         '{"name":"n","when":"{\\"at_us\\":5}","missed":"once","grace_us":0,"declared":true}',
         '{"name":"n","when":"{\\"at_us\\":5}","missed":"once","grace_us":0,"declared":false,"left":0}',
     ],
+    ids=["empty", "no JSON", "unknown", "declared", "over"],
 )  # fmt: skip
 def test_an_occurrence_that_cannot_be_continued_is_left_to_a_scheduler(wheel: Wheel, stored: str) -> None:
     message = wheel.get(wheel.enqueue(b"x", headers={SCHEDULE: stored}))
@@ -346,7 +360,8 @@ def test_an_occurrence_that_cannot_be_continued_is_left_to_a_scheduler(wheel: Wh
 
 def test_what_another_version_has_stored_is_passed_on(wheel: Wheel, keeper: Keeper, clock: FakeClock) -> None:
     more = '"count":3,"left":3,"colour":"red"}'
-    stored = '{"name":"n","when":"{\\"every_us\\":60000000,\\"start_us\\":0}","missed":"once","grace_us":0,"declared":false,'
+    stored = '{"name":"n","when":"{\\"every_us\\":60000000,\\"start_us\\":0}","missed":"once",'
+    stored += '"grace_us":0,"declared":false,'
     wheel.enqueue(b"x", headers={SCHEDULE: stored + more}, key="filewheel.every:n")
     keeper.settle([PlainOccurrences(keeper).succeeded(claimed(keeper), clock.now_us())])
     assert '"colour":"red"' in the_one(wheel).occurrence.headers[SCHEDULE]
@@ -372,5 +387,3 @@ def test_a_schedule_of_a_message_is_read_with_its_occurrence(wheel: Wheel) -> No
     found = schedule_of(message)
     assert found is not None
     assert found.occurrence is message
-
-

@@ -134,8 +134,8 @@ def _decided(site: Site, plant: Plant, message: Message | None) -> Ask | Message
             f"all {definition.count} occurrences of the schedule {definition.name!r} have passed, or run now",
             hint="a higher count, or a later start",
         )
+    # Also one that is overdue: a new body must not cost a call.  # mutant: edit-loses-the-overdue
     if living is not None and definition.has_times_of(living) and not is_astray(living, now_us) and not runs:
-        # Also one that is overdue: a new body must not cost a call.  # mutant: edit-loses-the-overdue
         time_us, due_us = living.time_us, living.occurrence.due_us
     else:
         time_us = definition.after(now_us)
