@@ -2,7 +2,8 @@
 
 `print_due` writes each message as a JSON line and acknowledges it after a flush of stdout. `CommandRunner` runs a
 command for each: the main thread claims a message for each free worker, the workers run it and settle the message.
-Calls of handlers and occurrences of schedules are refused unless `raw`: only a scheduler fires them.
+An occurrence of a schedule is settled together with the next one. Calls of handlers, and occurrences that are calls,
+are refused unless `raw`: only a scheduler fires them.
 Invariant: a claimed message is acknowledged, put back or buried, or fires again after this process has ended.
 """
 
@@ -19,8 +20,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from filewheel import Damaged, DiskError, FilewheelError, Keeper, Message, Retry, Wheel, retry_of
-from filewheel.message import is_call
+from filewheel import (
+    Damaged,
+    DiskError,
+    FilewheelError,
+    Keeper,
+    Message,
+    Once,
+    PlainOccurrences,
+    Retry,
+    Wheel,
+    retry_of,
+    schedule_of,
+)
 from filewheel.tools.dump import to_json
 
 from . import times
@@ -30,7 +42,6 @@ from .show.calls import refused
 from .show.output import Output
 from .show.text import count, full_time, safe, show_bytes, span
 from .signals import Stop
-from .times import US_PER_S
 
 _CLAIM = 256
 _LOOK_S = 0.2
@@ -46,7 +57,7 @@ def late_ms(message: Message) -> float:
 
 
 class UntilEmpty:
-    """Checks whether anything is pending, within a limited share of the time."""
+    """Checks whether anything is pending but schedules without an end, within a limited share of the time."""
 
     def __init__(self, wheel: Wheel) -> None:
         self._wheel = wheel
@@ -60,12 +71,18 @@ class UntilEmpty:
         if start < self._next:
             return True
         with self._wheel.snapshot() as snapshot:
-            waits = snapshot.first() is not None
-            if waits and self.left:
-                waits = any(message.id not in self.left for message in snapshot.messages())
+            waits = any(m.id not in self.left and not _is_endless(m) for m in snapshot.messages())
         now = time.monotonic()
         self._next = now + max(_LOOK_S, _LOOK_SHARE * (now - start))
         return waits
+
+
+def _is_endless(message: Message) -> bool:
+    """Return whether this waits for the next time of a schedule that never ends."""
+    stored = schedule_of(message) if message.attempt == 0 else None
+    return (
+        stored is not None and (stored.count, stored.end_us) == (None, None) and not isinstance(stored.recurrence, Once)
+    )
 
 
 # -- to stdout ------------------------------------------------------------------------------------------------
@@ -77,6 +94,7 @@ def print_due(keeper: Keeper, out: Output, stop: Stop, go_on: GoOn, *, raw: bool
     Raises Failure for a message that only a scheduler may fire, after the earlier ones are acknowledged.
     """
     fired = 0
+    occurrences = PlainOccurrences(keeper)
     while not stop.asked:
         batch = keeper.claim(_CLAIM, first=first, begun=False)
         if not batch:
@@ -85,12 +103,19 @@ def print_due(keeper: Keeper, out: Output, stop: Stop, go_on: GoOn, *, raw: bool
             keeper.wait()
             continue
         plain, call = plain_of(batch, raw=raw)
-        stopped = keeper.begin(plain)
+        missed = {m.id: settlement for m in plain if (settlement := occurrences.missed(m)) is not None}
+        if missed:
+            keeper.settle([*missed.values()])
+        plain = [message for message in plain if message.id not in missed]
+        stopped, started_us = keeper.begin(plain), keeper.now_us()
         plain = [message for message in plain if message.id not in stopped]
         for message in plain:
             _print(out, message)
         out.flush()
-        fired += keeper.ack(plain)
+        recurring = [message for message in plain if occurrences.recurs(message)]
+        if recurring:
+            keeper.settle([occurrences.succeeded(message, started_us) for message in recurring])
+        fired += len(recurring) + keeper.ack([message for message in plain if message not in recurring])
         if call is not None:
             raise refused(call)  # it stays claimed, so the next keeper gets it
     return fired
@@ -100,7 +125,7 @@ def plain_of(batch: Iterable[Message], *, raw: bool) -> tuple[list[Message], Mes
     """Return the messages of a batch before the first that only a scheduler may fire, and that one."""
     plain: list[Message] = []
     for message in batch:
-        if not raw and is_call(message.headers):
+        if not raw and PlainOccurrences.refuses(message):
             return plain, message
         plain.append(message)
     return plain, None
@@ -128,6 +153,7 @@ class CommandRunner:
         *, raw: bool, first: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._keeper = keeper
+        self._occurrences = PlainOccurrences(keeper)
         self._out = out
         self._stop = stop
         self.commands = commands
@@ -147,7 +173,7 @@ class CommandRunner:
         self._talk = threading.Lock()
         self._busy = 0
         self.counts: Counter[str] = Counter()
-        """Counts of outcomes: done, retried, buried, cancelled."""
+        """Counts of outcomes: done, retried, buried, cancelled, missed."""
 
     def wake(self) -> None:
         """Wake the main thread. For signal handlers."""
@@ -226,23 +252,36 @@ class CommandRunner:
                 self._keeper.wake()
 
     def _handle(self, message: Message) -> str:
+        missed = self._occurrences.missed(message)
+        if missed is not None:
+            self._keeper.settle([missed])
+            self._say(f"{message.id} was not run: it is {span(int(late_ms(message) * 1000))} late")
+            return "missed"
         if self._keeper.begin(message):
             return "cancelled"
+        started_us = self._keeper.now_us()
         reason, stderr = self.commands.run(message, late_ms(message))
-        if not reason:
+        if reason:
+            return self._fail(message, started_us, reason, stderr)
+        if self._occurrences.recurs(message):
+            self._keeper.settle([self._occurrences.succeeded(message, started_us)])
+        else:
             self._keeper.ack(message)
-            return "done"
+        return "done"
+
+    def _fail(self, message: Message, started_us: int, reason: str, stderr: bytes) -> str:
         tries = message.attempt + 1
         retry = retry_of(message, self._retry)
-        if message.attempt >= retry.limit:
-            after = reason if tries == 1 else f"{reason}, after {tries} tries"
-            if self._keeper.bury(message, reason=after, failed=reason, details=stderr) is None:
-                return "cancelled"
+        delay_us = None if message.attempt >= retry.limit else retry.delay_us(message.attempt, random.random)
+        after = reason if tries == 1 else f"{reason}, after {tries} tries"
+        outcome = self._occurrences.failed(
+            message, started_us, delay_us=delay_us, reason=after, failed=reason, details=stderr
+        )
+        if self._keeper.settle([outcome])[0] is None:
+            return "cancelled"
+        if outcome.what == "buried" or delay_us is None:
             self._say(f"{message.id} is a dead letter now: {after}", warn=True)
             return "buried"
-        delay_us = retry.delay_us(message.attempt, random.random)
-        if self._keeper.nack(message, delay=delay_us / US_PER_S, failed=reason, details=stderr) is None:
-            return "cancelled"
         again = f"again in {span(delay_us)}"
         self._say(f"{message.id} failed: {reason}; try {tries} of {retry.limit + 1}, {again}")
         return "retried"

@@ -57,7 +57,7 @@ _PATIENCE_S = 0.05
     help="Fire due messages of these topics before all others. Repeated: those of the first option before the next's.",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Fire what is due now, then exit.")
-@click.option("--until-empty", is_flag=True, help="Exit when nothing is pending any more.")
+@click.option("--until-empty", is_flag=True, help="Exit when nothing is pending but schedules without an end.")
 @click.option(
     "--no-wait", is_flag=True, help="Exit with 11 when another process is the keeper, instead of standing by."
 )
@@ -65,7 +65,7 @@ _PATIENCE_S = 0.05
     "--on-jump", type=click.Choice(["fire", "hold"]), default="fire", show_default=True,
     help="When the clock jumps ahead by more than an hour: fire what that makes due, or go by the time that passed.",
 )  # fmt: skip
-@click.option("--raw", is_flag=True, help="Fire calls of handlers and schedules too, as plain messages.")
+@click.option("--raw", is_flag=True, help="Fire calls of handlers too, as plain messages.")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG]...]")
 def command(
     out: Output,
@@ -90,9 +90,12 @@ def command(
     acknowledges; any other (75, say) is a failure, tried again later and at last kept as a dead letter: `inspect list
     --dead` lists those, `inspect ID` shows what each try wrote to stderr, `reschedule` revives them.
 
-    On a wheel where calls of handlers or schedules wait, it fires nothing and exits with 2: a program's scheduler fires
-    those, as `filewheel work` does. If a call arrives later, `run` ends when it comes due, and the call stays. With
-    --raw calls are fired as plain messages: acknowledged without being called, and their schedules end.
+    Of a schedule (`filewheel schedule`) the next occurrence is written together with the acknowledgement of this one,
+    so a crash neither ends the schedule nor doubles it. A failed one is retried only before the next one is due.
+
+    On a wheel where calls of handlers wait, it fires nothing and exits with 2: a program's scheduler fires those, as
+    `filewheel work` does. If a call arrives later, `run` ends when it comes due, and the call stays. With --raw calls
+    are fired as plain messages: acknowledged without being called, and their schedules end.
 
     A wheel has one keeper. A second `run` waits as its standby and takes over the moment the first is gone. SIGTERM
     and Ctrl-C finish what is in hand and exit with 0; a second one aborts. With --once or --until-empty, exit code 3

@@ -6,7 +6,7 @@ Invariant: nothing here raises for a message that the library could read.
 
 from __future__ import annotations
 
-from filewheel import Message, StoredSchedule, Wheel
+from filewheel import Message, StoredSchedule, Wheel, schedule_of
 from filewheel.live.message_fields import arguments_of as arguments_of
 from filewheel.live.message_fields import call_fields as call_fields
 from filewheel.live.message_fields import call_text as call_text
@@ -57,6 +57,8 @@ def who_fires(wheel: Wheel) -> str:
 def refused(message: Message) -> Failure:
     """Return why `run` does not fire a message: firing it here would lose the call, and end its schedule."""
     what = "an occurrence of a schedule" if SCHEDULE in message.headers else "a call of a handler"
+    if SCHEDULE in message.headers and schedule_of(message) is None:
+        what = "an occurrence of a schedule that this version cannot read"
     rest = f", or `filewheel cancel {message.id}`; `filewheel run --raw` would acknowledge it without calling it"
     if SCHEDULE in message.headers:
         rest = "; a cancel, or `filewheel run --raw`, would end the schedule"

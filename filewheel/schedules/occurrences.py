@@ -87,13 +87,19 @@ class PlainOccurrences:
         self._keeper = keeper
         self._occurrences = Occurrences((), keeper)
 
-    def refuses(self, message: Message) -> bool:
+    @staticmethod
+    def refuses(message: Message) -> bool:
         """Return whether this message must be left to a scheduler: it is a call, or its schedule cannot be read."""
         return only_a_scheduler_fires(message)
 
+    @staticmethod
+    def recurs(message: Message) -> bool:
+        """Return whether this is an occurrence that must be settled here: `Keeper.ack` would end its schedule."""
+        return SCHEDULE in message.headers and not only_a_scheduler_fires(message)
+
     def missed(self, message: Message) -> Settlement | None:
         """Return the settlement of an occurrence that is too late to start, under missed="skip"; None to start it."""
-        if SCHEDULE not in message.headers:
+        if not self.recurs(message):
             return None
         now_us = self._keeper.now_us()
         if self._occurrences.fate_of(message, now_us) is None:
@@ -103,23 +109,35 @@ class PlainOccurrences:
 
     def succeeded(self, message: Message, started_us: int) -> Settlement:
         """Return the settlement of a message whose work, started at a time, is done."""
-        return Settlement(message.id, successor=self._next_of(message, started_us))
+        return Settlement(message.id, successor=self._next_of(message, started_us))  # mutant: run-ends-schedules
 
-    def failed(self, message: Message, started_us: int, *, delay_us: int | None, reason: str = "") -> Settlement:
+    def failed(
+        self,
+        message: Message,
+        started_us: int,
+        *,
+        delay_us: int | None,
+        reason: str = "",
+        failed: str | None = None,
+        details: str | bytes = "",
+    ) -> Settlement:
         """Return the settlement of a message whose work failed: retried after a delay, or buried without one.
 
         An occurrence is retried only before the next one is due, so a job that always fails does not stop its schedule.
+        `reason` is that of a dead letter; `failed` and `details` are kept as its latest attempt (see Keeper.nack).
         """
         successor = self._next_of(message, started_us)
         if delay_us is not None:
             due_us = min(self._keeper.now_us() + delay_us, DUE_END_US - 1)
             if successor is None or due_us < successor.due_us:  # mutant: retried-past-the-next
-                return Settlement(message.id, "retried", due_us)
-        headers = without_schedule(message.headers) if SCHEDULE in message.headers else None
-        return Settlement(message.id, "buried", reason=reason, headers=headers, successor=successor)
+                return Settlement(message.id, "retried", due_us, failed=failed, details=details)
+        headers = without_schedule(message.headers) if self.recurs(message) else None
+        return Settlement(
+            message.id, "buried", reason=reason, headers=headers, successor=successor, failed=failed, details=details
+        )
 
     def _next_of(self, message: Message, started_us: int) -> Message | None:
-        return self._occurrences.next_of(message, started_us) if SCHEDULE in message.headers else None
+        return self._occurrences.next_of(message, started_us) if self.recurs(message) else None
 
 
 def only_a_scheduler_fires(message: Message) -> bool:

@@ -144,6 +144,8 @@ MUTANTS: list[Mutant] = [
       "tests/scheduling/test_scheduler_failures.py::test_a_message_that_died_of_its_deadline_can_be_revived_and_is_called"),
     m("run-eats-calls", "J", NEVER, "`run` acknowledges no call of a handler",
       "tests/test_cli_run.py::test_run_refuses_a_wheel_with_a_call_that_is_due_and_the_call_stays"),
+    m("run-ends-schedules", "J", gives("Settlement(message.id)"), "an occurrence that `run` has fired is followed by the next",
+      "tests/test_plain_schedules.py::test_a_message_that_succeeded_is_followed_by_the_next_occurrence"),
     m("run-eats-occurrences", "J", NEVER, "`run` acknowledges no occurrence that it cannot continue",
       "tests/test_plain_schedules.py::test_an_occurrence_that_cannot_be_continued_is_left_to_a_scheduler[unknown]"),
     m("count-stands-still", "J", DROP, "each call of a schedule with a count is one less",
