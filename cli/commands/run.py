@@ -90,12 +90,10 @@ def command(
     acknowledges; any other (75, say) is a failure, tried again later and at last kept as a dead letter: `inspect list
     --dead` lists those, `inspect ID` shows what each try wrote to stderr, `reschedule` revives them.
 
-    Of a schedule (`filewheel schedule`) the next occurrence is written together with the acknowledgement of this one,
-    so a crash neither ends the schedule nor doubles it. A failed one is retried only before the next one is due.
-
-    On a wheel where calls of handlers wait, it fires nothing and exits with 2: a program's scheduler fires those, as
-    `filewheel work` does. If a call arrives later, `run` ends when it comes due, and the call stays. With --raw calls
-    are fired as plain messages: acknowledged without being called, and their schedules end.
+    A schedule goes on: its next occurrence is written with the acknowledgement. A failed one is retried before that.
+    On a wheel where calls of handlers wait, `run` fires nothing and exits with 2: `filewheel work` fires those. If a
+    call arrives later, `run` ends when it comes due, and the call stays. With --raw calls are fired as plain messages:
+    acknowledged without being called, and their schedules end.
 
     A wheel has one keeper. A second `run` waits as its standby and takes over the moment the first is gone. SIGTERM
     and Ctrl-C finish what is in hand and exit with 0; a second one aborts. With --once or --until-empty, exit code 3
