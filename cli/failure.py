@@ -30,6 +30,11 @@ LOCKED = 11
 DAMAGED = 12
 NEWER = 13
 FENCED = 14
+NO_KEEPER = 20
+STUCK = 21
+LATE = 22
+FULL = 23
+BACKUPS = 24
 INTERRUPTED = 130
 
 MEANING = {
@@ -46,6 +51,11 @@ MEANING = {
     DAMAGED: "damaged: try `filewheel verify`, then `filewheel repair`",
     NEWER: "written by a newer filewheel",
     FENCED: "fenced: this wheel is a backup, or another one was promoted",
+    NO_KEEPER: "health: no keeper runs",
+    STUCK: "health: the keeper does not come around",
+    LATE: "health: a due message has waited too long",
+    FULL: "health: the disk is nearly full",
+    BACKUPS: "health: a backup is not in step",
     INTERRUPTED: "interrupted",
 }
 
@@ -61,6 +71,11 @@ _CODES = {
     "damaged": DAMAGED,
     "newer-format": NEWER,
     "fenced": FENCED,
+    "no-keeper": NO_KEEPER,
+    "stuck": STUCK,
+    "late": LATE,
+    "full": FULL,
+    "backups": BACKUPS,
     "interrupted": INTERRUPTED,
 }
 

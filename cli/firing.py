@@ -46,6 +46,7 @@ from .signals import Stop
 _CLAIM = 256
 _LOOK_S = 0.2
 _LOOK_SHARE = 20
+_BEAT_S = 0.5
 
 GoOn = Callable[[], bool]
 """Called when nothing is due and nothing is claimed; returns whether to wait for more."""
@@ -88,14 +89,20 @@ def _is_endless(message: Message) -> bool:
 # -- to stdout ------------------------------------------------------------------------------------------------
 
 
-def print_due(keeper: Keeper, out: Output, stop: Stop, go_on: GoOn, *, raw: bool, first: Sequence[str] = ()) -> int:
+def print_due(
+    keeper: Keeper, out: Output, stop: Stop, go_on: GoOn, beat: Callable[[], None] = lambda: None,
+    *, raw: bool, first: Sequence[str] = (),
+) -> int:  # fmt: skip
     """Write due messages to stdout until `stop` or `go_on` ends the loop; return their number.
+
+    `beat` is called each time around.
 
     Raises Failure for a message that only a scheduler may fire, after the earlier ones are acknowledged.
     """
     fired = 0
     occurrences = PlainOccurrences(keeper)
     while not stop.asked:
+        beat()
         batch = keeper.claim(_CLAIM, first=first, begun=False)
         if not batch:
             if not go_on():
@@ -150,8 +157,9 @@ class CommandRunner:
 
     def __init__(
         self, keeper: Keeper, out: Output, stop: Stop, commands: Commands, retry: Retry, jobs: int,
-        *, raw: bool, first: Sequence[str] = (),
+        *, raw: bool, first: Sequence[str] = (), beat: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
+        """`beat` is called each time the main thread comes around, also while all commands run."""
         self._keeper = keeper
         self._occurrences = PlainOccurrences(keeper)
         self._out = out
@@ -162,6 +170,7 @@ class CommandRunner:
         self._jobs = jobs
         self._raw = raw
         self._first = first
+        self._beat = beat
         self._tasks: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         # Safe in a signal handler, which also wakes a waiting `get`; a Condition does neither.
         self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -194,7 +203,7 @@ class CommandRunner:
         if self._busy and self._stop.asked:
             self._out.note(f"finishing {count(self._busy, 'message')} in hand; once more to abort")
         while self._busy:
-            self._count(self._events.get())
+            self._count(self._next_event())
         for _ in workers:
             self._tasks.put(None)
         for worker in workers:
@@ -206,6 +215,7 @@ class CommandRunner:
 
     def _dispatch(self, go_on: GoOn) -> None:
         while True:
+            self._beat()
             with contextlib.suppress(queue.Empty):
                 while True:
                     self._count(self._events.get_nowait())
@@ -213,7 +223,7 @@ class CommandRunner:
                 return
             free = self._jobs - self._busy
             if not free:
-                self._count(self._events.get())
+                self._count(self._next_event())
                 continue
             batch = self._keeper.claim(free, first=self._first, begun=False)
             plain, call = plain_of(batch, raw=self._raw)
@@ -226,6 +236,17 @@ class CommandRunner:
                 if not self._busy and not go_on():
                     return
                 self._keeper.wait()
+
+    def _next_event(self) -> str:
+        """Wait for a command to end, however long it takes, or for a signal."""
+        while True:
+            self._beat()
+            with contextlib.suppress(queue.Empty):
+                return self._events.get(timeout=_BEAT_S)
+
+    def status(self) -> str:
+        """Return what is done now, for people."""
+        return f"firing: {count(self._busy, 'command')} run, {self.counts['done']:,} done"
 
     def _count(self, event: str) -> None:
         if event != "signal":

@@ -31,6 +31,7 @@ VERBS = (
     "work",
     "when",
     "stats",
+    "health",
     "metrics",
     "verify",
     "repair",

@@ -45,6 +45,7 @@ from filewheel.firing.housekeeper import Housekeeper
 from filewheel.firing.jumps import Jumps
 from filewheel.firing.observer import Observer
 from filewheel.firing.outcomes import Outcomes
+from filewheel.firing.pulse import Pulse
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.firing.settler import Settler
 from filewheel.firing.shares import Bounds
@@ -126,6 +127,7 @@ class Keeper(Outcomes):
         self._followed: Roster | None = None
         """The roster that the store follows."""
         self._keeper_lock = KeeperLock(self._dir)
+        self._pulse = Pulse(self._keeper_lock, clock)
         try:
             self._fence.check_may_fire(clock.now_us())  # mutant: backup-fires
             self._fence.close()  # other wheels do not stay open while this one waits
@@ -144,11 +146,12 @@ class Keeper(Outcomes):
             self._keys = Keys(self._dir)
             self._housekeeper = Housekeeper(
                 self._store, self._keys, self._head.finished, flush_interval_s=flush_interval_s, on_failure=self._fail,
-                check=self._keeper_lock.check, look=self.observer.look,
+                check=self._keeper_lock.check, look=self._look,
             )  # fmt: skip
             self._reserve = self._housekeeper.reserve
             self._settler = Settler(self._store, self._head, self._reserve, self._keys, self.observer.ends)
             if background:
+                self._pulse.turned()  # its first step may be the one that hangs
                 self._housekeeper.start()
         except BaseException as exc:
             self._give_up()
@@ -240,6 +243,11 @@ class Keeper(Outcomes):
                 path=self._dir.path, hint="open it after the fork",
             )  # fmt: skip
 
+    def _look(self) -> None:
+        """Give signs of life, and publish what runs: in the housekeeper's thread, after each of its steps."""
+        self._pulse.turned()
+        self.observer.look()
+
     def _fail(self, exc: FilewheelError) -> None:
         """Stop for good: another wheel fires now, or the housekeeper met an error that it cannot recover from."""
         log.critical("%s", exc)
@@ -323,6 +331,7 @@ class Keeper(Outcomes):
 
     def _claim(self, limit: int, until_us: int | None, bounds: Bounds, begun: bool) -> Batch:
         """Claim messages that are due now and by `until_us`; see `claim`."""
+        self._pulse.asked()
         if self._settler.later:
             self._settler.settle_later(self._check)
         while True:
@@ -414,6 +423,7 @@ class Keeper(Outcomes):
         not end the sleep: for a consumer that has no room for them.
         """
         self._check()
+        self._pulse.asked()
         if timeout_s is not None:
             check_number("timeout_s", timeout_s, above=None)
         natural_s = LATER_S if self._settler.later else LOOK_S
@@ -429,6 +439,13 @@ class Keeper(Outcomes):
     def wake(self) -> None:
         """End a `wait` in another thread."""
         self._hints.wake()
+
+    def stalled_s(self) -> float:
+        """Return for how many seconds the background thread has not come around: well below one in a healthy keeper.
+
+        More than some seconds means that the disk hangs, or a defect. Takes no lock: for a watchdog in another thread.
+        """
+        return self._pulse.stalled_s()
 
     def next_due(self) -> datetime | None:
         """Return when the next message in memory is due; None when none is due in the next few seconds."""

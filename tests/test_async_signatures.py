@@ -13,6 +13,7 @@ SAME = [
     (AsyncWheel, Wheel, "enqueue enqueue_many cancel cancel_many clear reschedule update get peek next_due list"),
     (AsyncWheel, Wheel, "stats flush running history schedule schedule_many edit_schedule unschedule schedules"),
     (AsyncScheduler, Scheduler, "on every enqueue cancel schedule unschedule schedules drain prometheus on_event"),
+    (AsyncScheduler, Scheduler, "stalled_s"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 
 import click
 
@@ -11,6 +12,7 @@ from filewheel import LinkReport, Replicator
 from ..failure import INTERRUPTED, Failure
 from ..firing import leave_at_once
 from ..input.params import DURATION
+from ..notify import Service
 from ..show.following import Teller, Watch
 from ..show.logs import log_lines
 from ..show.members import Copying, report_fields, roster_of, work_text
@@ -47,6 +49,8 @@ def command(out: Output, once: bool, interval: int, summary: int) -> None:
 
     SIGTERM and Ctrl-C end it with 0; started again it goes on where it was. --once exits with 3 when a backup could not
     be brought in step.
+
+    Under systemd it reports when it replicates (Type=notify), and signs of life (WatchdogSec=).
     """
     if roster_of(out) is None:
         raise Failure("usage", f"{out.dir} has no backups", hint="`filewheel backup add DIR`")
@@ -59,13 +63,14 @@ def command(out: Output, once: bool, interval: int, summary: int) -> None:
 
 def _serve(out: Output, interval_us: int, summary_us: int) -> None:
     teller = Teller(out)
-    with Stop() as stop:
+    with Service() as service, Stop() as stop:
         try:
             with (
                 Replicator(out.dir, interval_s=interval_us / US_PER_S, on_change=teller.tell) as replicator,
                 out.progress("replicating") as progress,
                 Watch(out, teller, progress, summary_us / US_PER_S),
             ):
+                service.watch(replicator.stalled_s, lambda: (True, _status(replicator)))
                 teller.on_error = replicator.stop
                 stop.wakes(replicator.stop)
                 replicator.run()
@@ -75,6 +80,12 @@ def _serve(out: Output, interval_us: int, summary_us: int) -> None:
             return
         except Abort:
             leave_at_once(INTERRUPTED)
+
+
+def _status(replicator: Replicator) -> str:
+    """Return what is done now, for people."""
+    states = Counter(report.state for report in replicator.status())
+    return "replicating: " + (", ".join(f"{number} {state}" for state, number in sorted(states.items())) or "starting")
 
 
 def _once(out: Output, interval_us: int) -> None:

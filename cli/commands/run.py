@@ -16,6 +16,7 @@ from ..child import Commands
 from ..failure import INTERRUPTED, Failure
 from ..firing import CommandRunner, GoOn, UntilEmpty, leave_at_once, print_due
 from ..input.params import BACKOFF, DURATION
+from ..notify import Service
 from ..show.calls import pending_call, refused
 from ..show.output import Output
 from ..show.text import count
@@ -100,6 +101,8 @@ def command(
     says that some messages failed.
 
     --retries, --backoff and --timeout are for messages that were enqueued without their own.
+
+    Under systemd it reports when it fires or stands by (Type=notify), and signs of life (WatchdogSec=).
     """
     if argv and shutil.which(argv[0]) is None:
         there = os.path.isfile(argv[0])
@@ -110,19 +113,24 @@ def command(
         raise click.UsageError("--jobs and --timeout go with a COMMAND")
     if not raw:
         _refuse_calls(out)
-    with Stop() as stop:
+    with Service() as service, Stop() as stop:
         try:
-            keeper = _open(out, no_wait, on_jump)
+            keeper = _open(out, no_wait, on_jump, service)
+            service.beat()
             with contextlib.closing(keeper), _go_on(out, once, until_empty) as go_on:
                 if argv:
                     retry = Retry(retries, delay_s=backoff[0] / US_PER_S, delay_max_s=backoff[1] / US_PER_S)
                     with _tails(wanted=not no_stderr_tail) as tails:
                         commands = Commands(argv, os.path.abspath(out.dir), timeout, tails=tails)
-                        runner = CommandRunner(keeper, out, stop, commands, retry, jobs, raw=raw, first=first)
+                        runner = CommandRunner(
+                            keeper, out, stop, commands, retry, jobs, raw=raw, first=first, beat=service.beat
+                        )
+                        service.watch(keeper.stalled_s, lambda: (True, runner.status()))
                         _run_commands(runner, stop, go_on, once)
                 else:
                     stop.wakes(keeper.wake)
-                    print_due(keeper, out, stop, go_on, raw=raw, first=first)
+                    service.watch(keeper.stalled_s, lambda: (True, "firing"))
+                    print_due(keeper, out, stop, go_on, service.beat, raw=raw, first=first)
         except Quit:
             return
         except Abort:
@@ -138,7 +146,7 @@ def _refuse_calls(out: Output) -> None:
         raise refused(call)
 
 
-def _open(out: Output, no_wait: bool, on_jump: str) -> Keeper:
+def _open(out: Output, no_wait: bool, on_jump: str, service: Service) -> Keeper:
     """Become the keeper; print a note if it must wait."""
     for patience in (True, True, True, False):
         try:
@@ -152,6 +160,7 @@ def _open(out: Output, no_wait: bool, on_jump: str) -> Keeper:
                 raise
             who = f"process {exc.pid}" if exc.pid else "another process"
             out.note(f"{who} is the keeper; standing by until it ends")
+            service.report("standing by")
     keeper = Keeper(out.dir, wait=True, on_jump=on_jump, force=out.force)
     out.note(f"process {os.getpid()} is the keeper now")
     return keeper

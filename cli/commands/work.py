@@ -14,6 +14,7 @@ from filewheel import AsyncScheduler, Scheduler
 from .. import times
 from ..failure import Failure
 from ..input.target import load_scheduler
+from ..notify import Service
 from ..show.logs import log_lines
 from ..show.output import Output
 from ..show.text import count
@@ -25,6 +26,12 @@ log = logging.getLogger("filewheel.work")
 
 _FAILURES = ("retried", "dead", "unknown")
 _NAMES_SHOWN = 20
+_STATES = {
+    "firing": (True, "firing"),
+    "standby": (True, "standing by"),
+    "failing": (False, "cannot fire, and tries again: the log has the reason"),
+}
+"""What the service manager is told: whether it is ready, and the text."""
 
 
 @verb(
@@ -50,6 +57,8 @@ def command(out: Output, threads: int | None, once: bool, target: str) -> None:
     It logs to stderr: a line when it starts, stands by, takes over and stops, and one for each failure; with -q only
     those. A program that configures logging itself decides how these lines look.
 
+    Under systemd it reports when it fires or stands by (Type=notify), and signs of life (WatchdogSec=).
+
     --once is for cron and timers. It exits with 3 when a call failed or no handler has its name, and with 11
     when another process fires.
     Time-outs end coroutines only, and handlers for processes are called in this one.
@@ -73,10 +82,12 @@ def _work(scheduler: Scheduler | AsyncScheduler, plain: Scheduler, target: str) 
     shown = ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
     log.info("process %d starts %s on %s: %s", os.getpid(), target, plain.path, shown or "no handlers")
     plain.on_event(lambda _: log.info("process %d is the keeper now, and fires", os.getpid()), ["took_over"])
-    if isinstance(scheduler, AsyncScheduler):
-        asyncio.run(scheduler.run())
-    else:
-        scheduler.run()
+    with Service() as service:
+        service.watch(plain.stalled_s, lambda: _STATES.get(plain.state, (False, "")))
+        if isinstance(scheduler, AsyncScheduler):
+            asyncio.run(scheduler.run())
+        else:
+            scheduler.run()
     log.info("process %d has stopped", os.getpid())
 
 

@@ -5,15 +5,16 @@ Invariant: a wheel without backups costs one look-up of a missing file, and an u
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING, Any
 
 from filewheel import FilewheelError, NoWheel, Roster, Wheel
+from filewheel.live.backups import is_read_only as is_read_only
 from filewheel.live.backups import member_fields as member_fields
 from filewheel.live.backups import set_fields as set_fields
-from filewheel.live.backups import set_of
+from filewheel.live.backups import set_of, unfollowed
 from filewheel.live.backups import state_of as state_of
+from filewheel.live.backups import trouble_of as trouble_of
 
 from .output import Output
 from .progress import Progress
@@ -56,27 +57,6 @@ def is_primary(status: SetStatus | None) -> bool:
 # -- one backup -----------------------------------------------------------------------------------------------
 
 
-def trouble_of(one: MemberStatus) -> str:
-    """Return a backup's trouble, or ""."""
-    state = state_of(one)
-    why = one.why or one.member.why
-    if state != "current":
-        return f"{state} ({why})" if why else state
-    if not one.following:
-        return _unfollowed(one)
-    # Just after it became reachable again, the replicator has not compared it.
-    return "not compared yet" if one.lag_messages is None else ""
-
-
-def is_read_only(one: MemberStatus) -> bool:
-    """Return whether a backup is reachable but read-only: then even a running replicator cannot follow it."""
-    return one.reachable and os.path.isdir(one.member.path) and not os.access(one.member.path, os.W_OK)
-
-
-def _unfollowed(one: MemberStatus) -> str:
-    return "it cannot be written, so no replicator follows it" if is_read_only(one) else "no replicator follows it"
-
-
 def lag_text(one: MemberStatus) -> str:
     """Return a backup's lag: "in step", "3 messages behind, 1.2s"."""
     if one.lag_messages is None:
@@ -105,7 +85,7 @@ def print_members(out: Output, status: SetStatus) -> None:
 def _member_text(one: MemberStatus) -> str:
     """Describe a backup: "current, mirror; in step; followed by a replicator"."""
     size_ = f" ({size(one.lag_bytes)})" if one.lag_bytes else ""
-    follows = "a replicator follows it" if one.following else _unfollowed(one)
+    follows = "a replicator follows it" if one.following else unfollowed(one)
     why = one.why or one.member.why
     return "; ".join(filter(None, [f"{state_of(one)}, {one.member.mode}", lag_text(one) + size_, follows, why]))
 

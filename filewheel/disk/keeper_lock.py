@@ -37,6 +37,7 @@ class KeeperLock:
         self._dir = directory
         self._disk = directory.disk
         self._fd = -1
+        self._note: dict[str, object] = {}
 
     @property
     def held(self) -> bool:
@@ -78,9 +79,8 @@ class KeeperLock:
             if not self._disk.is_named(fd, layout.LOCK):  # mutant: lock-lost-waiting
                 self._disk.close(fd)
                 return False
-            note = json.dumps({"pid": os.getpid(), "started": _started(os.getpid()), "role": role, "ns": _namespace()})
-            with contextlib.suppress(OSError):  # only for people: a full disk must not stop the keeper
-                self._disk.pwrite(fd, note.encode().ljust(_NOTE_BYTES) + b"\n", 0)
+            self._note = {"pid": os.getpid(), "started": _started(os.getpid()), "role": role, "ns": _namespace()}
+            self._write(fd, self._note)
             self._fd = fd
         except OSError as exc:
             self._disk.close(fd)
@@ -127,11 +127,22 @@ class KeeperLock:
                 hint="start the keeper again; this file never needs to be removed: its lock ends with its process",
             )  # fmt: skip
 
+    def beat(self, now_us: int, asked_us: int) -> None:
+        """Write signs of life into the note: that this process came around now, and when its consumer last asked.
+
+        Cost: one write, not flushed. Never raises OSError.
+        """
+        if self._fd >= 0:
+            self._write(self._fd, {**self._note, "beat_us": now_us, "asked_us": asked_us})
+
+    def _write(self, fd: int, note: dict[str, object]) -> None:
+        with contextlib.suppress(OSError):  # only for people: the lock counts, and a full disk must not stop the keeper
+            self._disk.pwrite(fd, json.dumps(note).encode().ljust(_NOTE_BYTES) + b"\n", 0)
+
     def release(self) -> None:
         """Stop being the keeper."""
         if self._fd >= 0:
-            with contextlib.suppress(OSError):  # only for people: the lock counts
-                self._disk.pwrite(self._fd, b"{}".ljust(_NOTE_BYTES) + b"\n", 0)
+            self._write(self._fd, {})
             self._disk.close(self._fd)
             self._fd = -1
 
@@ -146,6 +157,20 @@ class Holder:
     """Its pid in its own namespace."""
     namespace: str = ""
     """Its pid namespace; empty if it is that of this process."""
+    beat_us: int | None = None
+    """When it last came around, by the wall clock, to within five seconds; None if it says nothing about that."""
+    asked_us: int | None = None
+    """When its consumer last asked for messages, or began to wait for some."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the process was stopped (SIGSTOP, or a debugger), as far as this one can see: not in a container."""
+        if self.pid is None or self.namespace:
+            return False
+        try:
+            return _stat(self.pid)[0] in ("T", "t")
+        except (OSError, IndexError):
+            return False
 
     @property
     def is_self(self) -> bool:
@@ -192,9 +217,10 @@ def _note(disk: Disk, fd: int) -> Holder:
         return Holder()  # the note only names the holder
     if type(pid) is not int or pid <= 0 or type(role) is not str or type(namespace) is not str:
         return Holder()
+    beat_us, asked_us = (us if type(us) is int else None for us in (note.get("beat_us"), note.get("asked_us")))
     if namespace and namespace != _namespace():
-        return Holder(role, pid, namespace)
-    return Holder(role, pid) if _started(pid) == note.get("started") else Holder()
+        return Holder(role, pid, namespace, beat_us, asked_us)
+    return Holder(role, pid, "", beat_us, asked_us) if _started(pid) == note.get("started") else Holder()
 
 
 def _namespace() -> str:
@@ -208,8 +234,7 @@ def _namespace() -> str:
 def _started(pid: int) -> str | None:
     """Return the start time of a process, which tells it from a later one with the same pid; None if it is dead."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].split()[19].decode()
+        return _stat(pid)[19]
     except FileNotFoundError:
         if os.path.isdir("/proc/self"):
             return None
@@ -222,3 +247,9 @@ def _started(pid: int) -> str | None:
     except OSError:
         pass  # alive, owned by another user
     return ""
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/<pid>/stat behind the name, which begin with the state. Raises OSError."""
+    with open(f"/proc/{pid}/stat", "rb") as stat:
+        return stat.read().rpartition(b")")[2].decode().split()

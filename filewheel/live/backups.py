@@ -5,6 +5,7 @@ Invariant: an unknown value of a backup that cannot be reached is None, and no s
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,28 @@ def state_of(one: MemberStatus) -> str:
     if not one.reachable:
         return "unreachable"
     return "damaged" if one.lacks or one.has_bad_keys else one.member.state
+
+
+def trouble_of(one: MemberStatus) -> str:
+    """Return why a backup is no current copy that is followed; the empty string when it is."""
+    state = state_of(one)
+    why = one.why or one.member.why
+    if state != "current":
+        return f"{state} ({why})" if why else state
+    if not one.following:
+        return unfollowed(one)
+    # Just after it became reachable again, the replicator has not compared it.
+    return "not compared yet" if one.lag_messages is None else ""
+
+
+def is_read_only(one: MemberStatus) -> bool:
+    """Return whether a backup is reachable but read-only: then even a running replicator cannot follow it."""
+    return one.reachable and os.path.isdir(one.member.path) and not os.access(one.member.path, os.W_OK)
+
+
+def unfollowed(one: MemberStatus) -> str:
+    """Describe a backup that no replicator follows."""
+    return "it cannot be written, so no replicator follows it" if is_read_only(one) else "no replicator follows it"
 
 
 def member_fields(one: MemberStatus) -> dict[str, Any]:

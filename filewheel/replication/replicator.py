@@ -22,6 +22,7 @@ from filewheel.disk.threads import started
 from filewheel.env import Env, check_env
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, NoWheel, disk_errors, said, said_of
 from filewheel.format import layout
+from filewheel.message import US_PER_S
 from filewheel.replication.failure_log import FailureLog
 from filewheel.replication.link import Link
 from filewheel.replication.status import LinkReport, NoPrimary, Progress, find_primary
@@ -65,6 +66,8 @@ class Replicator:
         self._env = check_env(env)
         self._stopped = False
         self._stopping = threading.Event()
+        self._turned_us: int | None = None
+        """When `run` last came around; None before it and after it."""
         self._links: dict[str, _Service] = {}
         self.failures = FailureLog(env.clock)
         with disk_errors(self._path):
@@ -85,10 +88,19 @@ class Replicator:
         """Return a report for each backup."""
         return [s.report for s in list(self._links.values())]
 
+    def stalled_s(self) -> float:
+        """Return for how many seconds `run` has not come around: well below one, unless a disk hangs, or a defect.
+
+        The links do not count: each waits for its own disk, and the others go on. Takes no lock.
+        """
+        turned_us = self._turned_us
+        return 0.0 if turned_us is None else max(0, self._env.clock.steady_us() - turned_us) / US_PER_S
+
     def run(self) -> None:
         """Keep the backups in step until `stop` is called. Raises BadArgument when the set has been dissolved."""
         try:
             while not self._stopped:
+                self._turned_us = self._env.clock.steady_us()
                 try:
                     self._turn()
                 except BadArgument:
@@ -99,6 +111,7 @@ class Replicator:
                     self.failures.failed(_PRIMARY, str(exc))  # retried: it may be temporary
                 self._stopping.wait(LOOK_S)
         finally:
+            self._turned_us = None
             self._stopping.set()
             for service in list(self._links.values()):
                 service.stop()

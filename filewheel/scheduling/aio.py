@@ -34,7 +34,7 @@ from filewheel.runs.history import KEPT
 from filewheel.schedules.definition import When
 from filewheel.scheduling.call import new_call, transaction_of
 from filewheel.scheduling.definitions import H, HandlerOptions, ScheduleOptions, check_known, shows
-from filewheel.scheduling.engine import Engine
+from filewheel.scheduling.engine import Engine, State
 from filewheel.scheduling.events import Callback, Event
 from filewheel.scheduling.handler import AsyncHandler, P, R, Sender, Soon
 from filewheel.scheduling.job import Job, present_job
@@ -124,6 +124,18 @@ class AsyncScheduler(Sender[Soon]):
         if self._wheel is None or self._home != (asyncio.get_running_loop(), os.getpid()):
             raise Closed("this scheduler is not open in this loop", path=self.path, hint="async with the scheduler")
         return self._wheel
+
+    @property
+    def state(self) -> State:
+        """What this process does for the wheel (see Scheduler.state)."""
+        return self.blocking.state
+
+    def stalled_s(self) -> float:
+        """Return for how many seconds the threads that fire have not come around (see Scheduler.stalled_s).
+
+        The event loop does not count: a coroutine that blocks it is a handler that takes long.
+        """
+        return self.blocking.stalled_s()
 
     @property
     def metrics(self) -> Metrics:

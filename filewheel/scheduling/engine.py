@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 from filewheel.disk.hint import UNHEARD_S, StandbySleep
 from filewheel.disk.threads import started
@@ -36,6 +37,7 @@ from filewheel.scheduling.runners.threads import Threads
 
 log = logging.getLogger("filewheel.scheduling")
 
+State = Literal["stopped", "starting", "firing", "standby", "failing", "fenced"]
 STANDBY_S = 0.1
 """How often `wait_until_keeper` checks for a promotion."""
 _PAUSE_S = 1.0
@@ -96,6 +98,10 @@ class Engine:
         self._thread: threading.Thread | None = None
         self.is_keeper = threading.Event()
         """Set while this process fires."""
+        self.state: State = "starting"
+        """"failing" while it cannot fire and tries again, "fenced" when another wheel of the set fires."""
+        self._turned_us = clock.steady_us()
+        """When the thread last came around. In the future during a pause after an error."""
         self.dispatcher: Dispatcher | None = None
         telemetry.metrics.gauge("in_flight", "Messages claimed and not settled.", self._in_flight)
 
@@ -134,6 +140,17 @@ class Engine:
         """Whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
+    def stalled_s(self) -> float:
+        """Return for how many seconds the thread, or the keeper's own, has not come around; 0 when it has ended."""
+        if not self.is_alive:
+            return 0.0
+        keeper = self._keeper
+        own_s = (self._clock.steady_us() - self._turned_us) / US_PER_S
+        return max(0.0, own_s, 0.0 if keeper is None else keeper.stalled_s())
+
+    def _turn(self) -> None:
+        self._turned_us = self._clock.steady_us()  # mutant: engine-turns-unseen
+
     def wait_until_keeper(self, timeout_s: float | None) -> bool:
         """Wait until this process fires; return whether it does. Raises Fenced when it never will."""
         left_s = float("inf") if timeout_s is None else timeout_s
@@ -151,6 +168,7 @@ class Engine:
         pause_s = _PAUSE_S
         reported = False
         while not self._stop.is_set():
+            self._turn()
             if self._loop is not None and self._loop.is_closed():
                 log.critical("the event loop of the calls was closed; firing has ended")
                 return
@@ -161,6 +179,7 @@ class Engine:
                     # Two schedulers in one process are a mistake: this one fires nothing while the other exists.
                     log.log(logging.WARNING if exc.is_own else logging.INFO, "standing by: %s", exc.what)
                 reported = True
+                self.state = "standby"
                 self._stand_by()
                 continue
             except Fenced as exc:
@@ -178,6 +197,8 @@ class Engine:
             if ended_well:
                 pause_s = _PAUSE_S
             else:
+                self.state = "failing"
+                self._turned_us = self._clock.steady_us() + int(pause_s * US_PER_S)
                 self._stop.wait(pause_s)
                 pause_s = min(pause_s * 2, _PAUSE_MAX_S)
 
@@ -191,6 +212,7 @@ class Engine:
     def _yield_to(self, exc: Fenced) -> None:
         """Note that another wheel fires."""
         log.critical("this process does not fire: %s", exc)
+        self.state = "fenced"
         self._fenced = exc
 
     def _open(self, *, wait: bool, background: bool = True) -> Keeper:
@@ -214,7 +236,9 @@ class Engine:
             self._telemetry.took_over()
             self.dispatcher = dispatcher
             self.is_keeper.set()
+            self.state = "firing"
             while not self._stop.is_set():
+                self._turn()
                 dispatcher.step()
                 dispatcher.wait()
                 publisher.tick()
@@ -281,7 +305,7 @@ class Engine:
 
     def _end_calls(self, dispatcher: Dispatcher, runners: dict[str, Runner], at_least_s: float = 0.0) -> None:
         """Give running calls the grace time to end, and settle them. No other call begins."""
-        end_calls(dispatcher, runners, max(self._grace_s, at_least_s), self._clock, self._hurry)
+        end_calls(dispatcher, runners, max(self._grace_s, at_least_s), self._clock, self._hurry, self._turn)
         _settle_all(dispatcher)
 
     def _end_in_hand(self, dispatcher: Dispatcher, runners: dict[str, Runner]) -> None:
@@ -331,7 +355,12 @@ class Engine:
 
 
 def end_calls(
-    dispatcher: Dispatcher, runners: Mapping[str, Runner], grace_s: float, clock: Clock, hurry: threading.Event
+    dispatcher: Dispatcher,
+    runners: Mapping[str, Runner],
+    grace_s: float,
+    clock: Clock,
+    hurry: threading.Event,
+    turn: Callable[[], None] = lambda: None,
 ) -> None:
     """Give running calls this time to end, or until `hurry`; then abandon them. No other call begins."""
     for runner in runners.values():
@@ -340,6 +369,7 @@ def end_calls(
         log.info("stopping: %d calls have %g s to end", running, grace_s)
     end_us = clock.steady_us() + int(grace_s * US_PER_S)
     while any(r.busy() for r in runners.values()) and clock.steady_us() < end_us:
+        turn()
         dispatcher.step(fire=False)
         if hurry.wait(_END_LOOK_S):
             break

@@ -34,7 +34,7 @@ from filewheel.schedules.occurrences import Occurrences
 from filewheel.schedules.recurrence import Missed
 from filewheel.scheduling.call import new_call, transaction_of
 from filewheel.scheduling.definitions import Definitions
-from filewheel.scheduling.engine import Engine, Limits
+from filewheel.scheduling.engine import Engine, Limits, State
 from filewheel.scheduling.events import Callback, Events, Telemetry
 from filewheel.scheduling.handler import BaseHandler
 from filewheel.scheduling.job import present_job
@@ -308,6 +308,25 @@ class Scheduler(Definitions):
             check_number("timeout_s", timeout_s, above=None)
         engine = self._engine
         return engine is not None and engine.wait_until_keeper(timeout_s)
+
+    @property
+    def state(self) -> State:
+        """What this process does for the wheel: it is "firing", "standby" while another process fires, "starting".
+
+        "failing" when it cannot fire and tries again (the log has the reason), "fenced" when another wheel of the set
+        fires, "stopped" before a start and after a stop. The state of a firing process says nothing of others.
+        """
+        engine = self._engine
+        return engine.state if engine is not None and (engine.is_alive or engine.state == "fenced") else "stopped"
+
+    def stalled_s(self) -> float:
+        """Return for how many seconds the threads that fire have not come around: about a second at most.
+
+        More than some seconds means that the disk hangs, or a defect; a handler that takes long does not count. 0 when
+        nothing was started. Takes no lock: for a watchdog in another thread.
+        """
+        engine = self._engine
+        return 0.0 if engine is None else engine.stalled_s()
 
     def drain(self) -> int:
         """Call all due messages in this thread, without waiting; return how many messages were settled.
