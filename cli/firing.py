@@ -244,6 +244,10 @@ class CommandRunner:
             with contextlib.suppress(queue.Empty):
                 return self._events.get(timeout=_BEAT_S)
 
+    def stalled_s(self) -> float:
+        """Return for how many seconds the keeper's own thread has not come around."""
+        return self._keeper.stalled_s()
+
     def status(self) -> str:
         """Return what is done now, for people."""
         return f"firing: {count(self._busy, 'command')} run, {self.counts['done']:,} done"

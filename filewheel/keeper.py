@@ -27,7 +27,6 @@ from filewheel.disk.directory import Directory, open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.hint import Hints
 from filewheel.disk.keeper_lock import KeeperLock
-from filewheel.disk.quarantine import Damage
 from filewheel.env import Clock, Env, check_env
 from filewheel.errors import (
     Closed,
@@ -45,16 +44,13 @@ from filewheel.firing.housekeeper import Housekeeper
 from filewheel.firing.jumps import Jumps
 from filewheel.firing.observer import Observer
 from filewheel.firing.outcomes import Outcomes
-from filewheel.firing.pulse import Pulse
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.firing.settler import Settler
 from filewheel.firing.shares import Bounds
 from filewheel.format.limits import check_topic
-from filewheel.format.record import ID, SET_ASIDE
 from filewheel.journal.columns import At
 from filewheel.keys.index import Keys
 from filewheel.keys.lost import Relisted
-from filewheel.laps.slot import slot_file
 from filewheel.laps.store import Store
 from filewheel.laps.window import Budget, check_budget
 from filewheel.message import US_PER_S, Message, MessageId
@@ -127,7 +123,6 @@ class Keeper(Outcomes):
         self._followed: Roster | None = None
         """The roster that the store follows."""
         self._keeper_lock = KeeperLock(self._dir)
-        self._pulse = Pulse(self._keeper_lock, clock)
         try:
             self._fence.check_may_fire(clock.now_us())  # mutant: backup-fires
             self._fence.close()  # other wheels do not stay open while this one waits
@@ -137,7 +132,9 @@ class Keeper(Outcomes):
             self._head = Head(self._store, budget)
             self._lock = self._store.lock
             self._begins = Begins(self._store, self._head)
-            self.observer = Observer(self._store, self._head, self._begins, history, is_used=background)
+            self.observer = Observer(
+                self._store, self._head, self._begins, self._keeper_lock, history, is_used=background
+            )
             # Again: a standby may have waited through a promotion.
             self._check_office(clock.now_us())  # mutant: standby-fires
             self._store.recover()
@@ -146,12 +143,11 @@ class Keeper(Outcomes):
             self._keys = Keys(self._dir)
             self._housekeeper = Housekeeper(
                 self._store, self._keys, self._head.finished, flush_interval_s=flush_interval_s, on_failure=self._fail,
-                check=self._keeper_lock.check, look=self._look,
+                check=self._keeper_lock.check, look=self.observer.look,
             )  # fmt: skip
             self._reserve = self._housekeeper.reserve
             self._settler = Settler(self._store, self._head, self._reserve, self._keys, self.observer.ends)
             if background:
-                self._pulse.turned()  # its first step may be the one that hangs
                 self._housekeeper.start()
         except BaseException as exc:
             self._give_up()
@@ -243,11 +239,6 @@ class Keeper(Outcomes):
                 path=self._dir.path, hint="open it after the fork",
             )  # fmt: skip
 
-    def _look(self) -> None:
-        """Give signs of life, and publish what runs: in the housekeeper's thread, after each of its steps."""
-        self._pulse.turned()
-        self.observer.look()
-
     def _fail(self, exc: FilewheelError) -> None:
         """Stop for good: another wheel fires now, or the housekeeper met an error that it cannot recover from."""
         log.critical("%s", exc)
@@ -331,7 +322,7 @@ class Keeper(Outcomes):
 
     def _claim(self, limit: int, until_us: int | None, bounds: Bounds, begun: bool) -> Batch:
         """Claim messages that are due now and by `until_us`; see `claim`."""
-        self._pulse.asked()
+        self.observer.pulse.asked()
         if self._settler.later:
             self._settler.settle_later(self._check)
         while True:
@@ -423,7 +414,7 @@ class Keeper(Outcomes):
         not end the sleep: for a consumer that has no room for them.
         """
         self._check()
-        self._pulse.asked()
+        self.observer.pulse.asked()
         if timeout_s is not None:
             check_number("timeout_s", timeout_s, above=None)
         natural_s = LATER_S if self._settler.later else LOOK_S
@@ -445,7 +436,7 @@ class Keeper(Outcomes):
 
         More than some seconds means that the disk hangs, or a defect. Takes no lock: for a watchdog in another thread.
         """
-        return self._pulse.stalled_s()
+        return self.observer.pulse.stalled_s()
 
     def next_due(self) -> datetime | None:
         """Return when the next message in memory is due; None when none is due in the next few seconds."""
@@ -471,17 +462,6 @@ class Keeper(Outcomes):
     def pid(self) -> int:
         """The process that opened this keeper."""
         return self._pid
-
-    def _set_aside(self, put: bytes, exc: Damaged) -> None:
-        """Move a record that is not a message into quarantine, and drop it."""
-        with self._lock:
-            id_ = put[ID]
-            if id_ in self._head.claims:
-                second = MessageId(id_).due_us // US_PER_S
-                name = slot_file(self._dir.settings, second).name
-                self._store.quarantine.keep_bytes(Damage(name, 0, len(put), exc.what, proven=True), put)
-                self._reserve.drop([id_], SET_ASIDE)
-                self._head.release([id_])
 
     # -- time ------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from cli.failure import MEANING
-from filewheel import BadArgument, Keeper, NoWheel, Replicator, Wheel, add_backup, promote
+from filewheel import BadArgument, Keeper, NoWheel, Replicator, Scheduler, Wheel, add_backup, promote
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.keeper_lock import holder
@@ -177,7 +178,7 @@ def test_a_keeper_in_another_pid_namespace_is_seen_and_found_silent(fw: Fw) -> N
         pytest.skip("this user may make no pid namespace")
     process = subprocess.Popen([*command, "run"], cwd=REPO, stdout=subprocess.DEVNULL)
     try:
-        eventually(lambda: _runs(fw))
+        eventually(lambda: "came around" in texts(check_health(fw.wheel)).get("alive", ""))
         found = check_health(fw.wheel)
         assert found.is_healthy
         assert "of another pid namespace" in texts(found)["keeper"]
@@ -186,6 +187,27 @@ def test_a_keeper_in_another_pid_namespace_is_seen_and_found_silent(fw: Fw) -> N
     finally:
         process.kill()  # unshare blocks SIGTERM while it waits; the kernel ends its child with it
         process.wait()
+
+
+def test_a_scheduler_that_fires_or_stands_by_comes_around_and_one_whose_engine_hangs_does_not(
+    wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler, standby, hung = Scheduler(wheel_dir), Scheduler(wheel_dir), Scheduler(wheel_dir.with_name("hung"))
+    assert (scheduler.state, scheduler.stalled_s()) == ("stopped", 0.0)
+    with scheduler:
+        started_s = time.monotonic()
+        eventually(lambda: scheduler.state == "firing")
+        with standby:
+            eventually(lambda: standby.state == "standby")
+            for one in (scheduler, standby):  # it came around a while after the start
+                eventually(lambda one=one: one.stalled_s() < time.monotonic() - started_s - 0.1, 20)
+    assert (scheduler.state, standby.state) == ("stopped", "stopped")
+    let_go = threading.Event()
+    monkeypatch.setattr("filewheel.scheduling.dispatcher.Dispatcher.wait", lambda self: let_go.wait())
+    with hung:
+        eventually(lambda: hung.stalled_s() > 0.5)
+        let_go.set()
+    assert_whole(wheel_dir.with_name("hung"))
 
 
 # -- what waits -----------------------------------------------------------------------------------------------

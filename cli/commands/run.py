@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import click
 
@@ -104,11 +105,7 @@ def command(
 
     Under systemd it reports when it fires or stands by (Type=notify), and signs of life (WatchdogSec=).
     """
-    if argv and shutil.which(argv[0]) is None:
-        there = os.path.isfile(argv[0])
-        raise click.UsageError(
-            f"{argv[0]!r} is not executable" if there else f"there is no program {argv[0]!r} on the PATH"
-        )
+    _check_program(argv)
     if not argv and (jobs > 1 or timeout is not None):
         raise click.UsageError("--jobs and --timeout go with a COMMAND")
     if not raw:
@@ -118,24 +115,29 @@ def command(
             keeper = _open(out, no_wait, on_jump, service)
             service.beat()
             with contextlib.closing(keeper), _go_on(out, once, until_empty) as go_on:
-                if argv:
-                    retry = Retry(retries, delay_s=backoff[0] / US_PER_S, delay_max_s=backoff[1] / US_PER_S)
-                    with _tails(wanted=not no_stderr_tail) as tails:
-                        commands = Commands(argv, os.path.abspath(out.dir), timeout, tails=tails)
-                        runner = CommandRunner(
-                            keeper, out, stop, commands, retry, jobs, raw=raw, first=first, beat=service.beat
-                        )
-                        service.watch(keeper.stalled_s, lambda: (True, runner.status()))
-                        _run_commands(runner, stop, go_on, once)
-                else:
+                if not argv:
                     stop.wakes(keeper.wake)
                     service.watch(keeper.stalled_s, lambda: (True, "firing"))
                     print_due(keeper, out, stop, go_on, service.beat, raw=raw, first=first)
+                    return
+                retry = Retry(retries, delay_s=backoff[0] / US_PER_S, delay_max_s=backoff[1] / US_PER_S)
+                with _tails(wanted=not no_stderr_tail) as tails:
+                    commands = Commands(argv, os.path.abspath(out.dir), timeout, tails=tails)
+                    made = partial(CommandRunner, keeper, out, stop, commands, retry, jobs)
+                    _run_commands(made(raw=raw, first=first, beat=service.beat), stop, go_on, once, service)
         except Quit:
             return
         except Abort:
             out.warn("aborted; messages in hand fire again")
             leave_at_once(INTERRUPTED)
+
+
+def _check_program(argv: tuple[str, ...]) -> None:
+    if argv and shutil.which(argv[0]) is None:
+        there = os.path.isfile(argv[0])
+        raise click.UsageError(
+            f"{argv[0]!r} is not executable" if there else f"there is no program {argv[0]!r} on the PATH"
+        )
 
 
 def _refuse_calls(out: Output) -> None:
@@ -188,7 +190,8 @@ def _tails(*, wanted: bool) -> Iterator[Tails | None]:
         yield tails
 
 
-def _run_commands(runner: CommandRunner, stop: Stop, go_on: GoOn, once: bool) -> None:
+def _run_commands(runner: CommandRunner, stop: Stop, go_on: GoOn, once: bool, service: Service) -> None:
+    service.watch(runner.stalled_s, lambda: (True, runner.status()))
     try:
         stop.wakes(runner.wake)
         runner.run(go_on)

@@ -48,7 +48,7 @@ class Housekeeper:
         check: Callable[[], None],
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """`check` raises when another process may deal now. `look` is called in the thread after each step."""
+        """`check` raises if another process may deal. `look` is called in its thread, first and after each step."""
         self._store = store
         self._keys = keys
         self._finished = finished
@@ -85,6 +85,7 @@ class Housekeeper:
             self._thread.join()
 
     def _loop(self) -> None:
+        self._look()  # the first step may be the one that hangs
         while not self._stopping:
             if not self._behind:
                 self._wake.wait(self._interval_s if self._dirty else LOOK_US / US_PER_S)

@@ -1,4 +1,4 @@
-"""What other processes see of a keeper's work: what is claimed and runs, and how the last messages ended.
+"""What other processes see of a keeper: that it lives, what is claimed and runs, and how the last messages ended.
 
 The housekeeper's thread calls `look` a few times a second. It copies references under the store's lock, and unpacks
 and writes without it, so claims and acknowledgements do not wait for it.
@@ -11,9 +11,11 @@ import logging
 from collections.abc import Callable
 from itertools import islice
 
+from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.errors import Damaged
 from filewheel.firing.begins import Begins
 from filewheel.firing.head import Head
+from filewheel.firing.pulse import Pulse
 from filewheel.format.record import unpack_put
 from filewheel.laps.store import Store
 from filewheel.message import US_PER_S
@@ -36,7 +38,9 @@ _SHARE = 50
 class Observer:
     """Publishes the runs of one keeper. Belongs to the thread of the housekeeper, or of the one that closes."""
 
-    def __init__(self, store: Store, head: Head, begins: Begins, history: int | None, *, is_used: bool) -> None:
+    def __init__(
+        self, store: Store, head: Head, begins: Begins, lock: KeeperLock, history: int | None, *, is_used: bool
+    ) -> None:
         """Keep the last `history` ends; None is the default. Unless it is used, nothing is published at the end."""
         kept = (KEPT if is_used else 0) if history is None else history
         self._store = store
@@ -47,6 +51,7 @@ class Observer:
         self.ends = Ends(kept, store.clock)
         self._is_used = is_used or kept > 0
         self._writer = HistoryWriter(store.dir, kept)
+        self.pulse = Pulse(lock, store.clock)
         self.worker: Worker | None = None
         """The consumer, if it works on messages elsewhere."""
         self._due_us = 0
@@ -57,7 +62,8 @@ class Observer:
         self._failed = False
 
     def look(self) -> None:
-        """Publish what is to be published now. Cost: mostly one reading of the clock."""
+        """Publish what is to be published now. Cost: mostly two readings of the clock."""
+        self.pulse.turned()
         now = self._clock.steady_us()
         if now >= self._due_us:
             self._try(self.publish)

@@ -13,16 +13,18 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from filewheel.checks import check_items, shown
-from filewheel.errors import BadArgument, Closed, FilewheelError
+from filewheel.disk.quarantine import Damage
+from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError
 from filewheel.firing.batch import Batch
 from filewheel.firing.head import Head
 from filewheel.firing.reserve import Reserve
 from filewheel.firing.settler import Settler
-from filewheel.format.record import ACKED
+from filewheel.format.record import ACKED, ID, SET_ASIDE
 from filewheel.format.settings import Sync, check_sync
 from filewheel.journal.settlement import Settlement
+from filewheel.laps.slot import slot_file
 from filewheel.laps.store import Store
-from filewheel.message import Message, MessageId
+from filewheel.message import US_PER_S, Message, MessageId, due_of
 
 
 class Outcomes:
@@ -144,6 +146,16 @@ class Outcomes:
     def holds(self, id_: bytes) -> bool:
         """Return whether a message is claimed, and not settled yet."""
         return id_ in self._head.claims and id_ not in self._settler.later
+
+    def _set_aside(self, put: bytes, exc: Damaged) -> None:
+        """Move a record that is not a message into quarantine, and drop it."""
+        with self._lock:
+            id_ = put[ID]
+            if id_ in self._head.claims:
+                name = slot_file(self._store.dir.settings, due_of(id_) // US_PER_S).name
+                self._store.quarantine.keep_bytes(Damage(name, 0, len(put), exc.what, proven=True), put)
+                self._reserve.drop([id_], SET_ASIDE)
+                self._head.release([id_])
 
     def _id_of(self, what: Message | bytes) -> bytes:
         with self._lock:

@@ -2,7 +2,8 @@
 
 It answers from the wheel's files and locks, so it works beside a keeper in another container. It takes no lock and
 writes nothing. A pause is what somebody wants, so it is reported and is no failure.
-Invariant: a check that could not be made is no success: it fails, or its error is raised.
+Invariant: what cannot be read is no success: its check fails, or the error is raised. A keeper that gives no signs of
+life, as one that is just opening the wheel, is known by its lock only, and the answer says so.
 """
 
 from __future__ import annotations
@@ -195,7 +196,7 @@ def _alive(directory: Directory, found: Holder, patience_us: int) -> Check:
             "alive", "stuck", f"{found} has not come around for {_span(silent_us)}: it hangs, or its disk does"
         )
     idle_us = now_us - (found.beat_us if found.asked_us is None else found.asked_us)
-    if idle_us > patience_us and not _is_busy(directory):
+    if idle_us > patience_us and not _is_busy(directory):  # mutant: idle-is-healthy
         return Check(
             "alive", "stuck", f"{found} has nothing in hand and has not asked for messages for {_span(idle_us)}"
         )
@@ -221,7 +222,9 @@ def _lag(waits: bytes | None, lag_us: int, max_lag_us: int) -> Check:
 def _room(directory: Directory, min_free_bytes: int) -> Check:
     free = directory.disk.free_bytes()
     text = f"{free / (1 << 20):,.0f} MiB are free on its disk"
-    return Check("room", "full" if free < min_free_bytes else "", text)  # mutant: full-is-healthy
+    if free < min_free_bytes:  # mutant: full-is-healthy
+        return Check("room", "full", text)
+    return Check("room", "", text)
 
 
 def _backups(directory: Directory, roster: Roster | None, env: Env) -> Check:

@@ -27,6 +27,7 @@ from tests.crash.mutants import (
     reading,
     runs,
     scheduling,
+    services,
     sets,
     timers,
 )
@@ -41,6 +42,7 @@ MUTANTS: list[Mutant] = [
     *keys.MUTANTS,
     *disk.MUTANTS,
     *scheduling.MUTANTS,
+    *services.MUTANTS,
     *limits.MUTANTS,
     *reading.MUTANTS,
     *runs.MUTANTS,
