@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.crash.mutants.entry import Mutant, m
-from tests.crash.operations import DROP, NEVER, gives
+from tests.crash.operations import ALWAYS, DROP, NEVER, gives
 
 MUTANTS: list[Mutant] = [
     m(
@@ -30,9 +30,9 @@ MUTANTS: list[Mutant] = [
     m(
         "running-is-late",
         "H",
-        NEVER,
+        ALWAYS,
         "only what has not begun waits",
-        "tests/test_health.py::test_a_due_message_that_waits_too_long_is_late_and_its_id_is_named",
+        "tests/test_health.py::test_a_message_that_is_worked_on_does_not_wait_and_one_that_is_only_claimed_does",
     ),
     m(
         "gone-is-healthy",
