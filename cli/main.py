@@ -27,6 +27,7 @@ VERBS = (
     "cancel",
     "reschedule",
     "inspect",
+    "dead",
     "run",
     "work",
     "when",
@@ -49,7 +50,7 @@ VERBS = (
     "completion",
 )
 
-_GROUPS = ("inspect", "backup", "kafka", "timers")
+_GROUPS = ("inspect", "dead", "backup", "kafka", "timers")
 """Verbs with sub-verbs."""
 
 _EPILOG = "\n\n".join(

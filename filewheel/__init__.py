@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 import typing as _typing
 
+from filewheel.changes import Revived
 from filewheel.errors import (
     BadArgument,
     Closed,
@@ -137,6 +138,7 @@ __all__ = [
     "Replicator",
     "Retry",
     "RetryLater",
+    "Revived",
     "Roster",
     "Run",
     "Running",

@@ -8,13 +8,13 @@ Invariant: when several calls move or cancel one message at once, one succeeds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import overload
+from typing import NamedTuple, overload
 
 from filewheel.checks import check_items, shown
 from filewheel.disk import locks
 from filewheel.disk.hint import HintSender
 from filewheel.env import Clock
-from filewheel.errors import BadArgument, KeyHeld, Locked, NotFound
+from filewheel.errors import BadArgument, FilewheelError, KeyHeld, Locked, NotFound
 from filewheel.firing.cancelled import Cancelled, CancelledIds, Look
 from filewheel.format.limits import bytes_of, check_key
 from filewheel.format.record import CANCELLED, RESCHEDULED, key_of, pack_drop, unpack_put
@@ -46,6 +46,19 @@ HINT_AHEAD_US = US_PER_S
 
 CLEAR_AT_ONCE = 10_000
 """How many messages `clear` cancels in one commit."""
+
+
+REVIVE_AT_ONCE = 1000
+"""How many dead letters `revive` looks up under one lock."""
+
+
+class Revived(NamedTuple):
+    """The outcome of `revive`."""
+
+    moved: dict[MessageId, MessageId]
+    """The new id of each dead letter that came back to life."""
+    failed: dict[MessageId, FilewheelError]
+    """Why the others did not: NotFound, or KeyHeld for one whose unique key another message has now."""
 
 
 def ids_at_once(messages: Iterable[Message]) -> Iterator[list[MessageId]]:
@@ -142,6 +155,69 @@ class Changes(Reader):
         sync = None if sync is None else check_sync(sync)
         portions = ids_at_once(self.list(topic=topic, dead=dead))
         return sum(len(self.cancel_many(ids, sync=sync)) for ids in portions)  # mutant: clear-counts-all
+
+    def revive(
+        self,
+        ids: Iterable[MessageId | str | bytes],
+        *,
+        delay: Delay | None = None,
+        at: At | None = None,
+        sync: Sync | None = None,
+    ) -> Revived:
+        """Move dead letters back among the pending, due at a time, after a delay, or now; return what became of each.
+
+        Each starts again with attempt 0 and a new id, as by `reschedule`. Up to 1,000 are one commit; if the call
+        raises, earlier commits stay. Each message with a unique key is a commit of its own. Cost: about 30 µs a
+        message, and one flush for all.
+
+        Raises BadArgument for an id that is no dead letter's; nothing was done.
+        """
+        wanted = list(dict.fromkeys(MessageId.parse(i) for i in check_items("ids", ids)))
+        for id_ in wanted:
+            if not id_.is_dead:
+                raise BadArgument(f"{id_} is not the id of a dead letter", hint="reschedule moves a pending message")
+        now_us = self._clock.now_us()
+        due_us = due_from(now_us, delay=delay, at=at)
+        sync = self._sync if sync is None else check_sync(sync)
+        journal = self._writer()
+        revived = Revived({}, {})
+        ticket = 0
+        for start in range(0, len(wanted), REVIVE_AT_ONCE):
+            keyed, ticket = self._revive(journal, wanted[start : start + REVIVE_AT_ONCE], due_us, revived, ticket)
+            each: Sync = "never" if sync == "always" else sync
+            for old, key in keyed:
+                try:
+                    revived.moved[old] = unique.move(
+                        self._keys, journal, key, old, due_us, now_us=now_us, sync=each, directory=self._dir
+                    )
+                except (KeyHeld, NotFound) as exc:
+                    revived.failed[old] = exc
+        if revived.moved and sync == "always":
+            journal.flush()  # mutant: revived-unflushed
+        elif ticket:
+            journal.wait_durable(ticket, sync)
+        self._hint.send(now_us)
+        return revived
+
+    def _revive(
+        self, journal: Journal, ids: Sequence[MessageId], due_us: int, revived: Revived, ticket: int
+    ) -> tuple[list[tuple[MessageId, str]], int]:
+        """Move dead letters as one commit, but for those with a key; return these, and the last ticket."""
+        keyed: list[tuple[MessageId, str]] = []
+        with locks.holding_ids(self._dir, ids):  # mutant: revive-unlocked
+            puts = self._finder.find(ids)
+            rests: dict[MessageId, bytes] = {}
+            for old in ids:
+                if (put := puts.get(old)) is None:
+                    revived.failed[old] = unique.not_found(None, old, self._dir.path)
+                elif (key := key_of(put)) is not None:
+                    keyed.append((old, key))
+                else:
+                    rests[old] = unique.moved_rest(unpack_put(put))
+            for moved, last in journal.moves(due_us, rests):
+                revived.moved.update(moved)
+                ticket = last
+        return keyed, ticket
 
     def update(
         self,

@@ -103,10 +103,17 @@ def check_first(first: Sequence[str]) -> list[bytes]:
     return [topic.encode() for topic in first]
 
 
+def check_keep_dead(keep_dead_s: float | None) -> float | None:
+    """Return how long dead letters are kept, in seconds, or None. Raises BadArgument."""
+    return None if keep_dead_s is None else check_number("keep_dead_s", keep_dead_s)
+
+
 def check_keeper(
-    *, wait: bool, on_jump: str, force: bool, flush_interval_s: float, background: bool = True, history: int | None
-) -> None:
+    *, wait: bool, on_jump: str, force: bool, flush_interval_s: float, keep_dead_s: float | None = None,
+    background: bool = True, history: int | None,
+) -> None:  # fmt: skip
     """Raise BadArgument unless a keeper can be opened with these arguments."""
+    check_keep_dead(keep_dead_s)
     check_flag("wait", wait)
     check_choice("on_jump", on_jump, ("fire", "hold"))
     check_flag("force", force)

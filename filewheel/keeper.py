@@ -17,7 +17,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Self
@@ -83,6 +83,9 @@ class Keeper(Outcomes):
     `on_jump` is for a wall clock that steps forward by more than an hour: "fire" logs it and fires by
     the new time; "hold" fires by the elapsed time, until the keeper is reopened.
 
+    With `keep_dead_s` dead letters that are older are dropped, a thousand at a time, by a thread of the keeper. By
+    default they are kept for ever.
+
     To a Keeper, a Scheduler's call is a message like any other. If you acknowledge it, the call is lost; if you
     acknowledge or bury an occurrence of a schedule, the schedule ends, because only a Scheduler writes the next
     occurrence. Use a Scheduler to fire a wheel that holds calls.
@@ -101,6 +104,7 @@ class Keeper(Outcomes):
         on_jump: str = "fire",
         force: bool = False,
         flush_interval_s: float = 0.02,
+        keep_dead_s: float | None = None,
         budget: Budget = READY_BUDGET,
         background: bool = True,
         history: int | None = None,
@@ -108,8 +112,8 @@ class Keeper(Outcomes):
         env: Env = SYSTEM,
     ) -> None:
         check_keeper(
-            wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s, background=background,
-            history=history,
+            wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s, keep_dead_s=keep_dead_s,
+            background=background, history=history,
         )  # fmt: skip
         check_budget(budget)
         self._dir = open_directory(path, write=True, force=force, env=check_env(env).using(clock=clock))
@@ -147,6 +151,7 @@ class Keeper(Outcomes):
             )  # fmt: skip
             self._reserve = self._housekeeper.reserve
             self._settler = Settler(self._store, self._head, self._reserve, self._keys, self.observer.ends)
+            self._housekeeper.keep_dead(keep_dead_s, self._settler.moving)
             if background:
                 self._housekeeper.start()
         except BaseException as exc:
@@ -444,10 +449,6 @@ class Keeper(Outcomes):
             self._check()
             due_us = self._head.ready.first_due_us()
         return None if due_us is None else Message(MessageId.make(due_us, 0, 0), b"").due
-
-    def on_flush(self, told: Callable[[int], None]) -> None:
-        """Call a function with the microseconds of each flush of the keeper's own journal. It must not raise."""
-        self._store.own.appender.on_flush = told
 
     def set_worker(self, worker: Worker) -> None:
         """Say who works on claimed messages: `Wheel.running` and the history show where. For a consumer of your own."""

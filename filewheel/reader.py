@@ -24,7 +24,7 @@ from filewheel.format.record import unpack_put
 from filewheel.keys.index import Keys
 from filewheel.lookup.finder import Finder
 from filewheel.lookup.front import COUNT_MAX, Front
-from filewheel.lookup.snapshot import At, Snapshot, bounds, with_topic
+from filewheel.lookup.snapshot import At, Snapshot, bounds, check_death, with_topic
 from filewheel.lookup.stats import Histogram, Progress, Stats, histogram_of, stats_of, topics_of
 from filewheel.lookup.tally import Tally
 from filewheel.message import ID_MIN, KEY, SCHEDULE, Message, MessageId
@@ -188,6 +188,35 @@ class Reader:
                     found = [unpack_put(put) for put in known]
                     return (message for message in found)
         return self._walk(lo, hi, topic, limit)
+
+    def dead(
+        self,
+        *,
+        after: At | None = None,
+        before: At | None = None,
+        topic: str | None = None,
+        error: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Message]:
+        """Yield the dead letters that died from `after` to below `before`, of a topic (or glob), in order of death.
+
+        With `error`, those whose reason contains this text, in any case of letters. Memory: one window.
+
+        Raises BadArgument at once.
+        """
+        if limit is not None:
+            check_whole("limit", limit, least=0)
+        if topic is not None:
+            check_topic(topic)
+        check_death(after, before, error)
+        return self._dead(after, before, topic, error, limit)
+
+    def _dead(
+        self, after: At | None, before: At | None, topic: str | None, error: str | None, limit: int | None
+    ) -> Iterator[Message]:
+        if limit != 0:
+            with self.snapshot() as snapshot:
+                yield from islice(snapshot.dead(after=after, before=before, topic=topic, error=error), limit)
 
     def _walk(self, lo: bytes, hi: bytes, topic: str | None, limit: int | None) -> Iterator[Message]:
         if limit != 0:

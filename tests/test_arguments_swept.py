@@ -98,6 +98,7 @@ def test_members_of_a_set_raise_only_errors_of_the_library(wheel_dir: Path) -> N
 
 CALLS = {
     "enqueue": {"payload": b"x"}, "enqueue_many": {"payloads": [b"x"]}, "cancel": {"id_": ""}, "cancel_many": {},
+    "revive": {"ids": []}, "dead": {},
     "clear": {"topic": "none"}, "update": {"key": "a key", "payload": b"x"}, "reschedule": {"id_": "", "delay": 5},
     "get": {"id_": ""}, "peek": {}, "list": {}, "next_due": {}, "stats": {}, "running": {}, "history": {},
     "schedules": {},
@@ -123,7 +124,7 @@ def test_the_sweep_has_every_public_call() -> None:
     assert public(AsyncWheel) == CALLS.keys() | {"flush"} | ONLY_ASYNC | (OTHER - {"notes"})
     rest = {"directory", "pid", "now_us", "holds", "may_begin", "unbegin", "give_back", "has_passed_over", "close",
             "check_may_fire", "on_flush", "observer", "unwritten", "next_due", "wake", "wait", "batches",
-            "set_worker"}  # fmt: skip
+            "set_worker", "on_dead_dropped"}  # fmt: skip
     assert public(Keeper) - rest == FIRING.keys()
 
 

@@ -17,7 +17,7 @@ from ..show.output import Column, Output
 from ..show.text import away, short_time, show_bytes
 from ..verb import verb
 
-_LIMIT_ON_TERMINAL = 20
+LIMIT_ON_TERMINAL = 20
 _TABLE_ROWS = 1000
 _SHOWN_BYTES = 400
 
@@ -63,13 +63,13 @@ def command(
     end_us = before.due_us if before else now_us + within if within is not None else None
     table = not (out.wants_json or only_ids)
     if limit is None:
-        limit = _LIMIT_ON_TERMINAL if out.stdout_is_terminal else 0
+        limit = LIMIT_ON_TERMINAL if out.stdout_is_terminal else 0
     start = None if after is None else times.to_datetime(after.due_us)
     end = None if end_us is None or end_us >= times.YEAR_10000_US else times.to_datetime(end_us)
     with out.wheel() as wheel, wheel.snapshot() as snapshot:
         messages = snapshot.walk(after=start, before=end, topic=topic, dead=dead)
         some = islice(messages, limit or None)
-        shown = _print_table(out, some, dead, now_us) if table else _print_lines(out, some, only_ids)
+        shown = print_table(out, some, dead, now_us) if table else print_lines(out, some, only_ids)
         if next(messages, None) is not None:
             out.note(f"{shown:,} shown, there are more: --limit 0 shows all")
         elif not shown and table:
@@ -80,7 +80,8 @@ def command(
     check_damage(places)
 
 
-def _print_lines(out: Output, messages: Iterator[Message], only_ids: bool) -> int:
+def print_lines(out: Output, messages: Iterator[Message], only_ids: bool) -> int:
+    """Print messages as JSON lines, or only their ids; return how many."""
     shown = 0
     for message in messages:
         shown += 1
@@ -91,8 +92,8 @@ def _print_lines(out: Output, messages: Iterator[Message], only_ids: bool) -> in
     return shown
 
 
-def _print_table(out: Output, messages: Iterator[Message], dead: bool, now_us: int) -> int:
-    """Print in parts, to limit memory."""
+def print_table(out: Output, messages: Iterator[Message], dead: bool, now_us: int) -> int:
+    """Print messages as a table, in parts, to limit memory; return how many."""
     shown = 0
     while some := list(islice(messages, _TABLE_ROWS)):
         with_key = any(m.key is not None for m in some)

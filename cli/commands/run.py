@@ -55,6 +55,10 @@ _PATIENCE_S = 0.05
     help="Give a command our own stderr, and store nothing of it. Else the last 4 KiB are kept with each failed try.",
 )  # fmt: skip
 @click.option(
+    "--keep-dead", type=DURATION, metavar="DUR",
+    help="Drop dead letters that are older: 30d, say.  [default: they are kept]",
+)  # fmt: skip
+@click.option(
     "--first", multiple=True, metavar="GLOB",
     help="Fire due messages of these topics before all others. Repeated: those of the first option before the next's.",
 )  # fmt: skip
@@ -76,6 +80,7 @@ def command(
     backoff: tuple[int, int],
     timeout: int | None,
     no_stderr_tail: bool,
+    keep_dead: int | None,
     first: tuple[str, ...],
     once: bool,
     until_empty: bool,
@@ -89,8 +94,8 @@ def command(
     Each fires at least once, and none early. Without COMMAND each is written to stdout as a JSON line, and
     acknowledged once stdout is flushed. With COMMAND it is run for each: the body on stdin, the rest in FILEWHEEL_ID,
     _DUE, _DUE_US, _LATE_MS, _TOPIC, _ATTEMPT (0 at first), _WHEEL, and headers as FILEWHEEL_H_<NAME>. Exit code 0
-    acknowledges; any other (75, say) is a failure, tried again later and at last kept as a dead letter: `inspect list
-    --dead` lists those, `inspect ID` shows what each try wrote to stderr, `reschedule` revives them.
+    acknowledges; any other (75, say) is a failure, tried again later and at last kept as a dead letter: `dead list`
+    lists those, `inspect ID` shows what each try wrote to stderr, `dead revive` revives them.
 
     A schedule goes on: its next occurrence is written with the acknowledgement. A failed one is retried before that.
     On a wheel where calls of handlers wait, `run` fires nothing and exits with 2: `filewheel work` fires those. If a
@@ -112,7 +117,7 @@ def command(
         _refuse_calls(out)
     with Service() as service, Stop() as stop:
         try:
-            keeper = _open(out, no_wait, on_jump, service)
+            keeper = _open(out, no_wait, on_jump, None if keep_dead is None else keep_dead / US_PER_S, service)
             service.beat()
             with contextlib.closing(keeper), _go_on(out, once, until_empty) as go_on:
                 if not argv:
@@ -148,11 +153,17 @@ def _refuse_calls(out: Output) -> None:
         raise refused(call)
 
 
-def _open(out: Output, no_wait: bool, on_jump: str, service: Service) -> Keeper:
+def _open(out: Output, no_wait: bool, on_jump: str, keep_dead_s: float | None, service: Service) -> Keeper:
     """Become the keeper; print a note if it must wait."""
+
+    def make(*, wait: bool) -> Keeper:
+        keeper = Keeper(out.dir, wait=wait, on_jump=on_jump, keep_dead_s=keep_dead_s, force=out.force)
+        keeper.on_dead_dropped(lambda topics: out.note(f"dropped {count(len(topics), 'old dead letter')}"))
+        return keeper
+
     for patience in (True, True, True, False):
         try:
-            return Keeper(out.dir, wait=False, on_jump=on_jump, force=out.force)
+            return make(wait=False)
         except Locked as exc:
             # The holder may be a producer that tidies for a moment.
             if patience:
@@ -163,7 +174,7 @@ def _open(out: Output, no_wait: bool, on_jump: str, service: Service) -> Keeper:
             who = f"process {exc.pid}" if exc.pid else "another process"
             out.note(f"{who} is the keeper; standing by until it ends")
             service.report("standing by")
-    keeper = Keeper(out.dir, wait=True, on_jump=on_jump, force=out.force)
+    keeper = make(wait=True)
     out.note(f"process {os.getpid()} is the keeper now")
     return keeper
 

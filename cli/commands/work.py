@@ -13,6 +13,7 @@ from filewheel import AsyncScheduler, Scheduler
 
 from .. import times
 from ..failure import Failure
+from ..input.params import DURATION
 from ..input.target import load_scheduler
 from ..notify import Service
 from ..show.logs import log_lines
@@ -42,9 +43,13 @@ _STATES = {
     """,
 )
 @click.option("--threads", type=click.IntRange(1, 1024), metavar="N", help="Threads for plain functions.  [its own]")
+@click.option(
+    "--keep-dead", type=DURATION, metavar="DUR",
+    help="Drop dead letters that are older: 30d, say.  [default: the scheduler's own]",
+)  # fmt: skip
 @click.option("--once", is_flag=True, help="Call what is due now, one after another, then exit.")
 @click.argument("target", metavar="MODULE:NAME")
-def command(out: Output, threads: int | None, once: bool, target: str) -> None:
+def command(out: Output, threads: int | None, keep_dead: int | None, once: bool, target: str) -> None:
     """Run a program's scheduler: import it from MODULE, and call its handlers when their messages are due.
 
     NAME is a Scheduler or an AsyncScheduler. MODULE is looked for in the present directory first. The wheel is the
@@ -70,6 +75,8 @@ def command(out: Output, threads: int | None, once: bool, target: str) -> None:
         plain = scheduler.blocking if isinstance(scheduler, AsyncScheduler) else scheduler
         if threads is not None:
             plain.threads = threads
+        if keep_dead is not None:
+            plain.keep_dead_s = keep_dead / US_PER_S
         with log_lines(out, logging.WARNING if once or out.quiet else logging.INFO):
             if once:
                 _once(out, scheduler, plain)

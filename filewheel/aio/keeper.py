@@ -19,7 +19,7 @@ from datetime import timedelta
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from filewheel.aio.due import Due
 from filewheel.aio.thread import LoopThread, close_each
@@ -75,21 +75,21 @@ class AsyncKeeper:
         on_jump: str = "fire",
         force: bool = False,
         flush_interval_s: float = 0.02,
+        keep_dead_s: float | None = None,
         budget: Budget = READY_BUDGET,
         history: int | None = None,
         clock: Clock | None = None,
         env: Env = SYSTEM,
     ) -> None:
         """Prepare a keeper of the wheel at `path`, without touching the disk. Raises BadArgument."""
-        check_keeper(wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s, history=history)
+        own: dict[str, Any] = {"on_jump": on_jump, "force": force, "flush_interval_s": flush_interval_s}
+        own |= {"keep_dead_s": keep_dead_s, "history": history}
+        check_keeper(wait=wait, **own)
         check_budget(budget)
         self._path = check_path(path)
         self._env = env = check_env(env).using(clock=clock)
         self._wait = wait
-        self._make = partial(
-            Keeper, self._path, wait=False, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s,
-            budget=budget, history=history, env=env,
-        )  # fmt: skip
+        self._make: Callable[[], Keeper] = partial(Keeper, self._path, wait=False, budget=budget, env=env, **own)
         self._life = asyncio.Lock()
         self._refill = asyncio.Lock()
         self._ready: deque[Message] = deque()

@@ -26,7 +26,7 @@ from filewheel.aio.batching import Batcher, BatchingWheel
 from filewheel.aio.due import Due, DueKeeper, SharedKeeper
 from filewheel.aio.keeper import AsyncKeeper
 from filewheel.aio.thread import LoopThread, close_each
-from filewheel.changes import CLEAR_AT_ONCE
+from filewheel.changes import CLEAR_AT_ONCE, Revived
 from filewheel.checks import check_flag, check_items, check_path, check_whole
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
@@ -334,6 +334,14 @@ class AsyncWheel:
         plans = [*check_items("schedules", schedules)]
         return await self._write(lambda w: w.schedule_many(plans, sync=sync))
 
+    async def revive(
+        self, ids: Iterable[MessageId | str | bytes], *, delay: Delay | None = None, at: At | None = None,
+        sync: Sync | None = None,
+    ) -> Revived:  # fmt: skip
+        """Move dead letters back among the pending messages (see Wheel.revive)."""
+        wanted = list(check_items("ids", ids))
+        return await self._write(lambda w: w.revive(wanted, delay=delay, at=at, sync=sync))
+
     async def cancel_many(
         self, ids: Iterable[MessageId | str | bytes] = (), *, keys: Iterable[str] = (), sync: Sync | None = None
     ) -> CancelledIds:
@@ -379,12 +387,27 @@ class AsyncWheel:
         dead: bool = False,
     ) -> AsyncGenerator[Message, None]:
         """Yield pending messages in firing order (see Wheel.list), read in chunks of a few hundred."""
+        begin = partial(Wheel.list, after=after, before=before, topic=topic, limit=limit, dead=dead)
+        async with contextlib.aclosing(self._read_each(begin)) as found:
+            async for message in found:
+                yield message
 
+    async def dead(
+        self, *, after: At | None = None, before: At | None = None, topic: str | None = None, error: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncGenerator[Message, None]:  # fmt: skip
+        """Yield dead letters (see Wheel.dead), read in chunks of a few hundred."""
+        begin = partial(Wheel.dead, after=after, before=before, topic=topic, error=error, limit=limit)
+        async with contextlib.aclosing(self._read_each(begin)) as found:
+            async for message in found:
+                yield message
+
+    async def _read_each(self, begin: Callable[[Wheel], Iterator[Message]]) -> AsyncGenerator[Message, None]:
         begun: list[Iterator[Message]] = []  # opened and closed in the thread that reads
 
         def read(wheel: BatchingWheel) -> Sequence[Message]:
             if not begun:
-                begun.append(wheel.list(after=after, before=before, topic=topic, limit=limit, dead=dead))
+                begun.append(begin(wheel))
                 self._lists.add(begun[0])
             return [*islice(begun[0], _LIST_AT_ONCE)]
 
@@ -410,6 +433,7 @@ class AsyncWheel:
         wait: bool = True,
         on_jump: str = "fire",
         flush_interval_s: float = 0.02,
+        keep_dead_s: float | None = None,
         budget: Budget = READY_BUDGET,
         history: int | None = None,
     ) -> AsyncKeeper:
@@ -421,7 +445,12 @@ class AsyncWheel:
         if any(k.is_used for k in self._keepers):
             raise BadArgument("this wheel's keeper is open already", hint="use that one, or close it first")
         keeper = self._make_keeper(
-            wait=wait, on_jump=on_jump, flush_interval_s=flush_interval_s, budget=budget, history=history
+            wait=wait,
+            on_jump=on_jump,
+            flush_interval_s=flush_interval_s,
+            keep_dead_s=keep_dead_s,
+            budget=budget,
+            history=history,
         )
         self._keepers = [*(k for k in self._keepers if not k.is_closed), keeper]
         return keeper

@@ -12,9 +12,11 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from filewheel.disk.threads import started
 from filewheel.errors import FULL, Damaged, DiskError, FilewheelError, disk_error
+from filewheel.firing.old_dead import OldDead
 from filewheel.firing.reserve import ROOM_BYTES, Reserve
 from filewheel.keys.index import Keys
 from filewheel.laps.deal import CHUNK_BYTES, OPEN_AHEAD_S, Deal, Finished, deal_all, near_laps, needs_deal
@@ -69,6 +71,8 @@ class Housekeeper:
         self._keys_tidied_us = self._dealt_us
         self._retry_us = 0
         self.reserve = Reserve(store, self.flush_soon)
+        self.old_dead: OldDead | None = None
+        """Drops old dead letters; None where they are kept for ever."""
 
     # -- the thread ------------------------------------------------------------------------------------------
 
@@ -76,6 +80,11 @@ class Housekeeper:
         """Run in a thread of its own. Raises OSError when no thread can be started."""
         self.reserve.ballast.keep()  # before the first claim: claimed messages need room for their acknowledgements
         self._thread = started(threading.Thread(target=self._loop, name="filewheel-housekeeper", daemon=True))
+
+    def keep_dead(self, keep_dead_s: float | None, alone: AbstractContextManager[object]) -> None:
+        """Drop dead letters that are older, if a time is given; `alone` as of OldDead."""
+        if keep_dead_s is not None:
+            self.old_dead = OldDead(self._store, alone, keep_dead_s, self.flush_soon)
 
     def stop(self) -> None:
         """End the thread, after its present step."""
@@ -128,6 +137,8 @@ class Housekeeper:
             self._store.look_for_missing()
             self.reserve.ballast.keep()
             self._tidy_keys(now)  # mutant: key-file-grows
+            if self.old_dead is not None:
+                self.old_dead.step(now)
             if now >= self._retry_us and self._deal_is_due(now):
                 self._deal(now)
 
@@ -232,6 +243,8 @@ class Housekeeper:
     def deal_all(self) -> None:
         """Deal everything that was read, into lap files where no slots exist; on a full disk, as much as fits."""
         self._check()  # mutant: lock-lost-deals
+        if self.old_dead is not None:
+            self.old_dead.finish(self._clock.steady_us())
         if not needs_deal(self._store, self._finished):
             return
         try:

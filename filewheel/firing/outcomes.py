@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
 from filewheel.checks import check_items, shown
@@ -17,6 +17,8 @@ from filewheel.disk.quarantine import Damage
 from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError
 from filewheel.firing.batch import Batch
 from filewheel.firing.head import Head
+from filewheel.firing.housekeeper import Housekeeper
+from filewheel.firing.old_dead import Dropped
 from filewheel.firing.reserve import Reserve
 from filewheel.firing.settler import Settler
 from filewheel.format.record import ACKED, ID, SET_ASIDE
@@ -32,6 +34,7 @@ class Outcomes:
 
     _broken: FilewheelError | None
     _head: Head
+    _housekeeper: Housekeeper
     _store: Store
     _lock: threading.RLock
     _reserve: Reserve
@@ -142,6 +145,15 @@ class Outcomes:
     def _flush(self) -> None:
         with contextlib.suppress(Closed):  # another thread has closed the keeper, and flushed everything
             self._store.own.flush()
+
+    def on_flush(self, told: Callable[[int], None]) -> None:
+        """Call a function with the microseconds of each flush of the keeper's own journal. It must not raise."""
+        self._store.own.appender.on_flush = told
+
+    def on_dead_dropped(self, told: Dropped) -> None:
+        """Call a function with id → topic of the dead letters that were dropped for their age. It must not raise."""
+        if self._housekeeper.old_dead is not None:
+            self._housekeeper.old_dead.on_dropped = told
 
     def holds(self, id_: bytes) -> bool:
         """Return whether a message is claimed, and not settled yet."""

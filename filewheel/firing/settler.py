@@ -53,7 +53,7 @@ class Settler:
         self._tried_by: dict[bytes, int] = {}
         """The thread that tries each of those."""
         self._tried = threading.Condition(store.lock)
-        self._moving = threading.RLock()
+        self.moving = threading.RLock()
         """Held by the thread that has locks of ids: another thread would find them busy, as if a producer had them."""
 
     def settle(self, settlements: Sequence[Settlement], check: Callable[[], None]) -> list[MessageId | None]:
@@ -244,7 +244,7 @@ class Settler:
     def _alone(self) -> threading.RLock:
         """The lock that excludes other threads of this keeper, for a `with`, while a frame is written."""
         # A signal handler inside a call of this keeper does not wait: the holder may be waiting for this very thread.
-        return self._lock if self._lock._is_owned() else self._moving  # type: ignore[attr-defined]
+        return self._lock if self._lock._is_owned() else self.moving  # type: ignore[attr-defined]
 
     def _enter(self, ids: Sequence[bytes], hold: LockedKeys) -> None:
         """Enter the keys of messages that are about to be written."""

@@ -14,16 +14,16 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from filewheel.disk.begun import Marks
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.directory import Directory
 from filewheel.errors import DiskError, FilewheelError, disk_error, partly_done, unconfirmed
-from filewheel.format.frame import HEADER_BYTES, body_of
+from filewheel.format.frame import HEADER_BYTES, body_of, portions
 from filewheel.format.ids import Ids
-from filewheel.format.record import ID, PUT_PREFIX
+from filewheel.format.record import ID, PUT_PREFIX, RESCHEDULED, pack_drop
 from filewheel.format.settings import Sync
 from filewheel.journal.appender import FILL_BYTES, SEGMENT_BYTES, Appender
 from filewheel.journal.columns import Run, runs_of
@@ -237,6 +237,20 @@ class Journal:
             dropped = drop[ID]
             first, last = (id_, dropped) if id_ < dropped else (dropped, id_)
             return id_, self._append(drop + PUT_PREFIX + id_ + rest, 1, 1, first, last)  # mutant: two-frames
+
+    def moves(self, due_us: int, rests: Mapping[MessageId, bytes]) -> Iterator[tuple[dict[MessageId, MessageId], int]]:
+        """Write many moves to one due, as `move` does, in frames of up to BATCH_BYTES.
+
+        Yields for each frame old id → new id, and the ticket to wait with. A move is whole in one frame.
+        """
+        olds = list(rests)
+        for start, end in portions([len(rests[old]) + _ONE_BYTES for old in olds], BATCH_BYTES):
+            some = olds[start:end]
+            new = self.new_ids([due_us] * len(some))
+            puts = [PUT_PREFIX + id_ + rests[old] for old, id_ in zip(some, new, strict=True)]
+            drops = [pack_drop(old, RESCHEDULED) for old in some]
+            ticket = self.write([*drops, *puts], len(puts))  # mutant: revived-in-two-frames
+            yield dict(zip(some, new, strict=True)), ticket
 
     def put_many(
         self,

@@ -16,11 +16,12 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
+from filewheel.checks import shown
 from filewheel.disk.checkpoint import adopt, find_files
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
 from filewheel.disk.quarantine import Damage
-from filewheel.errors import Damaged, disk_error
+from filewheel.errors import BadArgument, Damaged, disk_error
 from filewheel.format import layout
 from filewheel.format.frame import Frame, Gap, scan
 from filewheel.format.limits import matches
@@ -30,7 +31,18 @@ from filewheel.journal.tail import Handles
 from filewheel.journal.walk import Part, list_segments, parts_above, read_part
 from filewheel.laps.slot import slot_file
 from filewheel.laps.window import MISSING, Budget, Span, Window, read_window, spans_of
-from filewheel.message import DEAD_US, ID_END, ID_LIMIT, ID_MIN, US_PER_S, Message, MessageId, due_of, id_floor
+from filewheel.message import (
+    DEAD_US,
+    DUE_LIMIT_US,
+    ID_END,
+    ID_LIMIT,
+    ID_MIN,
+    US_PER_S,
+    Message,
+    MessageId,
+    due_of,
+    id_floor,
+)
 from filewheel.timespec import bound_us
 
 _TRIES = 20
@@ -66,6 +78,15 @@ def bounds(after: At | None, before: At | None, *, dead: bool) -> tuple[bytes, b
         return DEAD_FLOOR, ID_END
     lo = ID_MIN if after is None else id_floor(max(0, bound_us("after", after)))
     return lo, DEAD_FLOOR if before is None else min(DEAD_FLOOR, id_floor(max(0, bound_us("before", before))))
+
+
+def check_death(after: At | None, before: At | None, error: str | None) -> tuple[bytes, bytes]:
+    """Return the range of ids (from, below) of the dead letters that died in a time. Raises BadArgument."""
+    if not isinstance(error, str | None):
+        raise BadArgument(f"error is a text that the reason contains, not {shown(error)}")
+    last_us = DUE_LIMIT_US - DEAD_US - 1
+    lo = DEAD_FLOOR if after is None else id_floor(DEAD_US + min(max(0, bound_us("after", after)), last_us))
+    return lo, ID_END if before is None else id_floor(DEAD_US + min(max(0, bound_us("before", before)), last_us))
 
 
 def with_topic(messages: Iterator[Message], topic: str | None) -> Iterator[Message]:
@@ -246,6 +267,21 @@ class Snapshot:
     ) -> Iterator[Message]:
         """Yield the pending messages in firing order, or the dead letters, as `Wheel.list` does; note damage."""
         return with_topic(self.messages(*bounds(after, before, dead=dead)), topic)
+
+    def dead(
+        self,
+        *,
+        after: At | None = None,
+        before: At | None = None,
+        topic: str | None = None,
+        error: str | None = None,
+    ) -> Iterator[Message]:
+        """Yield dead letters by the time of their death, as `Wheel.dead` does; note damage."""
+        found = with_topic(self.messages(*check_death(after, before, error)), topic)
+        if error is None:
+            return found
+        text = error.casefold()
+        return (message for message in found if text in (message.reason or "").casefold())
 
     def frames(self, span: Span, *, headers: bool = False, missing: list[Span] | None = None) -> Iterator[Frame]:
         """Yield the frames of one file; unreadable ranges are noted. A missing file is added to `missing`."""

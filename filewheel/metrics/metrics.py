@@ -39,6 +39,7 @@ EVENTS = {
     "timed_out": "Handlers that ran longer than they may.",
     "unknown": "Messages without a registered handler; the label is the topic.",
     "cancelled": "Messages cancelled by this process.",
+    "dead_dropped": "Dead letters dropped because they were older than keep_dead_s.",
     "took_over": "How often this process became the keeper.",
 }
 """The counters, named `filewheel_<event>_total`, with their help texts."""

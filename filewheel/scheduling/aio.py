@@ -79,6 +79,7 @@ class AsyncScheduler(Sender[Soon]):
         create: bool = True,
         on_jump: str = "fire",
         tracebacks: bool = True,
+        keep_dead_s: float | None = None,
         history: int = KEPT,
         stop_s: float = STOP_S,
         waiting_max: int = WAITING_MAX,
@@ -89,8 +90,8 @@ class AsyncScheduler(Sender[Soon]):
         env = check_env(env).using(clock=clock)
         self.blocking = Scheduler(
             path, threads=threads, processes=processes, in_flight=in_flight, catch_up_per_s=catch_up_per_s,
-            unknown=unknown, sync=sync, create=create, on_jump=on_jump, tracebacks=tracebacks, history=history,
-            metrics=metrics, env=env,
+            unknown=unknown, sync=sync, create=create, on_jump=on_jump, tracebacks=tracebacks, keep_dead_s=keep_dead_s,
+            history=history, metrics=metrics, env=env,
         )  # fmt: skip
         """The scheduler for code that cannot await: handlers in threads and processes, scripts. It shares everything
         except the event loop; only the AsyncScheduler starts and stops it."""

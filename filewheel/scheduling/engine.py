@@ -59,6 +59,7 @@ class Limits:
     on_jump: str
     tracebacks: bool = True
     """Store the end of the traceback with each failed attempt."""
+    keep_dead_s: float | None = None
     history: int = 0
     """How many ends of calls are kept."""
 
@@ -217,9 +218,12 @@ class Engine:
 
     def _open(self, *, wait: bool, background: bool = True) -> Keeper:
         limits = self._limits
-        return Keeper(
-            self._path, wait=wait, on_jump=limits.on_jump, background=background, history=limits.history, env=self._env
-        )
+        keeper = Keeper(
+            self._path, wait=wait, on_jump=limits.on_jump, keep_dead_s=limits.keep_dead_s, background=background,
+            history=limits.history, env=self._env,
+        )  # fmt: skip
+        keeper.on_dead_dropped(self._telemetry.dead_dropped)
+        return keeper
 
     def _term(self, keeper: Keeper) -> bool:
         """Fire until the stop, or an error; return whether it ended without one."""

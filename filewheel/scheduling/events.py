@@ -162,8 +162,8 @@ class Events:
 class Telemetry:
     """Counts, times, logs and emits the changes of messages.
 
-    All methods but `enqueued`, `cancelled` and `flushed` are called in the dispatcher's thread. Lateness and run times
-    are collected until `record` counts them at once.
+    All methods but `enqueued`, `cancelled`, `flushed` and `dead_dropped` are called in the dispatcher's thread.
+    Lateness and run times are collected until `record` counts them at once.
     """
 
     def __init__(self, metrics: Metrics, events: Events) -> None:
@@ -255,6 +255,14 @@ class Telemetry:
                 self._emit(verdict.kind, message, error=error, seconds=seconds)
         for (kind, handler), n in counts.items():
             self.metrics.count(kind, handler, n)
+
+    def dead_dropped(self, topics: Mapping[MessageId, str]) -> None:
+        """Report dead letters that were dropped for their age. Called in the keeper's own thread."""
+        for handler, n in Counter(topics.values()).items():
+            self.metrics.count("dead_dropped", handler, n)
+        if self.events.wants("dead_dropped"):
+            for id_, handler in topics.items():
+                self.events.emit("dead_dropped", handler, id_)
 
     def took_over(self) -> None:
         """Report that this process is the keeper now."""

@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from filewheel.checks import check_choice, check_flag, check_number, check_path, check_whole, shown
+from filewheel.checks import check_choice, check_flag, check_keep_dead, check_number, check_path, check_whole, shown
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, KeyHeld
@@ -60,7 +60,8 @@ class Scheduler(Definitions):
     called after a long stop. `unknown` is for messages without a handler: "wait" (checked again every five minutes) or
     "bury" (moved to the dead letters). `sync` applies to enqueued calls, and to a new wheel. `on_jump` and `history`
     (how many ends of calls are kept, 0 for none) are the Keeper's.
-    With `tracebacks` a failed attempt is stored with the end of its traceback, 4 KiB at most.
+    With `tracebacks` a failed attempt is stored with the end of its traceback, 4 KiB at most. With `keep_dead_s` dead
+    letters are dropped when they are older.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Scheduler(Definitions):
         create: bool = True,
         on_jump: str = "fire",
         tracebacks: bool = True,
+        keep_dead_s: float | None = None,
         history: int = KEPT,
         metrics: Metrics | None = None,
         clock: Clock | None = None,
@@ -96,7 +98,10 @@ class Scheduler(Definitions):
         env = check_env(env).using(clock=clock)
         self._path = os.path.abspath(check_path(path))
         check_flag("tracebacks", tracebacks)
-        self._limits = Limits(threads, processes, in_flight, catch_up_per_s, unknown, on_jump, tracebacks, history)
+        check_keep_dead(keep_dead_s)
+        self._limits = Limits(
+            threads, processes, in_flight, catch_up_per_s, unknown, on_jump, tracebacks, keep_dead_s, history
+        )
         self._opener = WheelOpener(self._path, create=check_flag("create", create), sync=sync, env=env)
         self._env = env
         self._clock = env.clock
@@ -127,6 +132,16 @@ class Scheduler(Definitions):
     def threads(self, count: int) -> None:
         """Set the number of threads. Raises BadArgument unless it is an integer from 1."""
         self._limits = replace(self._limits, threads=check_whole("threads", count))
+
+    @property
+    def keep_dead_s(self) -> float | None:
+        """How long dead letters are kept, in seconds; None for ever. A new time applies from the next start."""
+        return self._limits.keep_dead_s
+
+    @keep_dead_s.setter
+    def keep_dead_s(self, keep_dead_s: float | None) -> None:
+        """Set how long they are kept. Raises BadArgument unless it is a number above 0, or None."""
+        self._limits = replace(self._limits, keep_dead_s=check_keep_dead(keep_dead_s))
 
     @property
     def wheel(self) -> Wheel:
