@@ -18,6 +18,7 @@ import click
 from filewheel import FilewheelError, __version__
 
 from .failure import MEANING, USAGE, failure_of
+from .foreign import meant
 from .show.output import Output
 from .verb import common
 
@@ -83,18 +84,14 @@ class Root(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a verb; for an unknown one, name similar verbs and sub-verbs."""
+        """Find a verb; for an unknown one, name the commands that it may mean."""
         if args and args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            named = {verb: [verb] for verb in VERBS}
+            inner = {}
             for verb in _GROUPS:
                 group = self.get_command(ctx, verb)
-                for name in group.list_commands(ctx) if isinstance(group, click.Group) else ():
-                    if group is not None and not getattr(group, "commands", {})[name].hidden:
-                        named.setdefault(name, []).append(f"{verb} {name}")
-            import difflib
-
-            close = difflib.get_close_matches(args[0], named, cutoff=0.6)
-            words = " or ".join(f"`filewheel {one}`" for name in close for one in named[name])
+                assert isinstance(group, click.Group)
+                inner[verb] = [name for name, one in group.commands.items() if not one.hidden]
+            words = " or ".join(f"`filewheel {one}`" for one in meant(args[0], VERBS, inner))
             raise click.UsageError(f"no command {args[0]!r}" + (f"; did you mean {words}?" if words else ""), ctx)
         return super().resolve_command(ctx, args)
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from .input.params import DELAY, TIME, ParamType
+from .input.params import DELAY, DUE, ParamType
 from .show.output import Output
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,14 +49,15 @@ def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     return callback
 
 
-def common(*, root: bool = False, own: tuple[str, ...] = ()) -> Callable[[F], F]:
-    """Add the global options. Below the root the help shows only --json; the root's help lists the others.
+def common(*, root: bool = False, own: tuple[str, ...] = (), wheel: bool = True) -> Callable[[F], F]:
+    """Add the global options. Below the root the help shows --json, and -C of a verb for a `wheel`.
 
-    For a verb's `own` option of the same name, the global one must stand before the verb.
+    The root's help lists the others. For a verb's `own` option of the same name, the global one must stand before the
+    verb.
     """
     options = {
         "dir": click.option(
-            "-C", "dir", metavar="DIR", type=_Dir(), hidden=not root, callback=_set("dir"), is_eager=True,
+            "-C", "dir", metavar="DIR", type=_Dir(), hidden=not (root or wheel), callback=_set("dir"), is_eager=True,
             expose_value=False, envvar="FILEWHEEL" if root else None,
             help="The wheel's directory.  [env: FILEWHEEL; default: ./wheel]",
         ),
@@ -94,11 +95,16 @@ def examples(text: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
-def verb(name: str, example: str, *, own: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a function a verb: a click command with the global options, except its `own`, and examples."""
+def verb(
+    name: str, example: str, *, own: tuple[str, ...] = (), wheel: bool = True
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a function a verb: a click command with the global options, except its `own`, and examples.
+
+    Without `wheel` it needs none, and its help does not show -C.
+    """
 
     def make(function: Callable[..., Any]) -> click.Command:
-        decorated: Callable[..., Any] = common(own=own)(click.pass_obj(function))
+        decorated: Callable[..., Any] = common(own=own, wheel=wheel)(click.pass_obj(function))
         made: click.Command = click.command(name, epilog=examples(example))(decorated)
         return made
 
@@ -108,9 +114,14 @@ def verb(name: str, example: str, *, own: tuple[str, ...] = ()) -> Callable[[Cal
 def due_options(function: F) -> F:
     """Add --in and --at."""
     function = click.option(
-        "--at", "at", type=TIME, metavar="TIME",
-        help="When: 09:00 (the next one), 2027-01-01T09:00, ...+01:00, ...Z, @1798790400, now.",
+        "--at", "at", type=DUE, metavar="TIME",
+        help="When: 09:00 or 9am (the next one), 'tomorrow 9:00', 'mon 09:00', 2027-01-01T09:00, ...+01:00, ...Z, "
+        "@1798790400, now.",
     )(function)  # fmt: skip
     return click.option(
-        "--in", "in_us", type=DELAY, metavar="DUR", help="How long from now: 90 (seconds), 90s, 1h30m, 2d, 250ms."
+        "--in",
+        "in_us",
+        type=DELAY,
+        metavar="DUR",
+        help="How long from now: 90 (seconds), 90s, 1h30m, '1 hour', 2d, 250ms.",
     )(function)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime, timedelta, tzinfo
+from collections.abc import Sequence
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from fractions import Fraction
 
 from filewheel.checks import shown
@@ -23,8 +24,18 @@ _LENGTH_MAX = 64
 _COARSENESS = 2.0**-52
 EXACT_END_US = 2**53
 """From here on (the year 2255), not every microsecond has a float."""
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
-_CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
+_UNIT_WORDS = {
+    "ms": "ms msec millisecond milliseconds", "s": "s sec secs second seconds", "m": "m min mins minute minutes",
+    "h": "h hr hrs hour hours", "d": "d day days", "w": "w week weeks",
+}  # fmt: skip
+_UNIT_OF = {word: unit for unit, words in _UNIT_WORDS.items() for word in words.split()}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]+) ?")
+_CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?( ?[ap]m)?")
+_HOUR = re.compile(r"([0-9]{1,2})() ?([ap]m)", re.ASCII)
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_DAY_OF = {name[:length]: n for n, name in enumerate(_DAYS) for length in (3, len(name))}
+_DAY_OF |= {"tues": 1, "weds": 2, "thur": 3, "thurs": 3}
+_NEARBY = {"yesterday": -1, "today": 0, "tomorrow": 1}
 
 
 def delay_us(delay: float | timedelta) -> int:
@@ -105,7 +116,10 @@ def due_from(now_us: int, *, delay: float | timedelta | None, at: datetime | flo
 
 
 def parse_duration(text: str) -> int:
-    """Read "90", "90s", "1h30m", "2d", "1w", "1.5h" or "250ms" as microseconds."""
+    """Read "90", "90s", "1h30m", "2d", "1w", "1.5h", "250ms", "1 hour 30 min" or "2 weeks" as microseconds.
+
+    Raises BadArgument, also for months and years, which have no fixed length.
+    """
     wrong = BadArgument(f"{text[:_LENGTH_MAX]!r} is not a duration: write 90, 90s, 1h30m or 2d")
     text = text.strip()
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
@@ -116,16 +130,26 @@ def parse_duration(text: str) -> int:
         if part.start() != end:
             raise wrong
         end = part.end()
-        total += Fraction(part[1]) * _UNITS_US[part[2]]
+        unit = _UNIT_OF.get(part[2])
+        if unit is None:
+            if part[2].rstrip("s") in ("month", "mo", "year", "y", "yr"):
+                wrong.what += ". A month and a year have no fixed length: write 30d or 365d"
+            raise wrong
+        total += Fraction(part[1]) * _UNITS_US[unit]
     if not end or end != len(text):
         raise wrong
     return math.ceil(total)
 
 
 def parse_time(text: str, now: datetime) -> datetime:
-    """Read a time: "now", "@1767225600", ISO 8601, or "HH:MM[:SS]" for its next occurrence.
+    """Read a time: "now", "@1767225600", ISO 8601, a time of day for its next occurrence, or words.
 
-    `now` is aware; a time without a zone is in the zone of `now`.
+    A time of day is "09:00", "9:00:30", "9am", "9:30 pm", "noon" or "midnight". The words are a day and a time of day:
+    "today", "tomorrow", "yesterday" or a weekday, "mon 09:00", which may be today; "next mon 09:00" is after today. "in
+    2 hours" is from now on. `now` is aware; a time without a zone is in the zone of `now`. Where the clocks skip a
+    time, it moves past the jump; where a time of day comes twice, it is the first that is still to come.
+
+    Raises BadArgument, also for a day without a time of day.
     """
     try:
         return _parse_time(text.strip(), now)
@@ -138,13 +162,10 @@ def _parse_time(text: str, now: datetime) -> datetime:
         return now
     if re.fullmatch(r"@[0-9]+(\.[0-9]+)?", text):
         return _EPOCH + timedelta(microseconds=math.ceil(Fraction(text[1:]) * US_PER_S))
-    clock = _CLOCK.fullmatch(text)
-    if clock:
-        return _next_clock(text, int(clock[1]), int(clock[2]), int(clock[3] or 0), now)
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise BadArgument(f"{text!r} is not a time: write 09:00, 2027-01-01T09:00+01:00, @1767225600 or now") from None
+        found = _in_words(" ".join(text.split()), now)
     if found.tzinfo is None:
         found = _localise(found, now.tzinfo)
     return found
@@ -155,18 +176,64 @@ def _localise(naive: datetime, zone: tzinfo | None) -> datetime:
     return naive.replace(tzinfo=zone).astimezone(UTC).astimezone(zone)
 
 
-def _next_clock(text: str, hour: int, minute: int, second: int, now: datetime) -> datetime:
+_TIMES = "write 09:00, 'tomorrow 9:00', 'mon 09:00', 2027-01-01T09:00+01:00, @1767225600 or now"
+
+
+def _in_words(text: str, now: datetime) -> datetime:
+    """Read a time of day, with a day before or behind it; or "in" and a duration."""
+    words = text.lower()
+    if words.startswith("in "):
+        # By way of UTC: with a zone, Python adds to the wall clock.
+        return (now.astimezone(UTC) + timedelta(microseconds=parse_duration(words[3:]))).astimezone(now.tzinfo)
+    first, _, rest = words.partition(" ")
+    is_next = first == "next" and rest.partition(" ")[0] in _DAY_OF
+    first, _, rest = rest.partition(" ") if is_next else (first, "", rest)
+    if first not in _DAY_OF and first not in _NEARBY:
+        before, _, last = words.rpartition(" ")
+        first, rest = (last, before) if last in _DAY_OF or last in _NEARBY else ("", words)
+    clock = _clock_of(text, rest.removeprefix("at ").removeprefix("on "), has_day=bool(first))
+    if first in _NEARBY:
+        return _first_after(now, clock, [_NEARBY[first]])
+    days = range(8 if first else 366) if not is_next else range(1, 8)
+    today = now.weekday()
+    return _first_after(now, clock, [n for n in days if not first or (today + n) % 7 == _DAY_OF[first]])
+
+
+def _clock_of(text: str, words: str, *, has_day: bool) -> time:
+    """Read a time of day."""
+    if words in ("noon", "12 noon"):
+        return time(12)
+    if words == "midnight":
+        if has_day:
+            raise BadArgument(f"{text!r} may be the start or the end of that day: write 00:00 with the day that begins")
+        return time(0)
+    found = _CLOCK.fullmatch(words) or _HOUR.fullmatch(words)
+    if found is None:
+        if has_day and not words:
+            raise BadArgument(f"{text!r} has no time of day: write '{text} 09:00'")
+        raise BadArgument(f"{text!r} is not a time: {_TIMES}")
+    hour, half = int(found[1]), found.groups()[-1]
+    if half is not None:
+        if not 1 <= hour <= 12:
+            raise BadArgument(f"{text!r} is not a time of day: with am and pm the hours are 1 to 12")
+        hour = hour % 12 + (12 if half.strip() == "pm" else 0)
+    minute, second = int(found[2] or 0), int(found[3] or 0) if found.re is _CLOCK else 0
     if hour > 23 or minute > 59 or second > 59:
         raise BadArgument(f"{text!r} is not a time of day")
-    day = now.replace(tzinfo=None, hour=hour, minute=minute, second=second, microsecond=0, fold=0)
-    while True:
+    return time(hour, minute, second)
+
+
+def _first_after(now: datetime, clock: time, days: Sequence[int]) -> datetime:
+    """Return the first of these days, counted from today, at a time of day that is after now; the last if none is."""
+    for n in days:
+        day = datetime.combine(now.date() + timedelta(days=n), clock)
         # In a repeated hour, the time of day comes twice.
         for candidate in (day, day.replace(fold=1)):
             found = _localise(candidate, now.tzinfo)
             # In UTC, because two times of one zone compare by their wall clocks, without regard to `fold`.
             if found.astimezone(UTC) > now.astimezone(UTC):
                 return found
-        day += timedelta(days=1)
+    return _localise(datetime.combine(now.date() + timedelta(days=days[-1]), clock), now.tzinfo)
 
 
 # -- for people ------------------------------------------------------------------------------------------------

@@ -359,3 +359,36 @@ def test_a_terminal_sees_how_far_a_slow_input_is_and_nothing_of_it_stays(fw: Fw)
     seen = re.findall(r"\r\x1b\[Kreading  ([\d,]+)", shown)
     assert all(int(size.replace(",", "")) % len(line) == 0 for size in seen), shown
     assert shown.endswith(f"\r\x1b[Kenqueued {lines} messages\n")
+
+
+# -- words for times ------------------------------------------------------------------------------------------
+
+
+def test_words_for_a_time_are_taken_by_each_verb_and_what_was_understood_is_said(fw: Fw) -> None:
+    said = fw("enqueue", "--at", "tomorrow 9am", "x").err
+    assert " 09:00:00 " in said
+    (message,) = fw("inspect", "list", "--after", "tomorrow 8:59", "--before", "tomorrow 9:01am").json
+    assert fw("inspect", "list", "--after", "tomorrow noon").json == []
+    said = fw("reschedule", message["id"], "--at", "mon 09:00").err
+    assert "due Mon" in said or "due " in said
+    (moved,) = fw("inspect", "list", "--before", "in 8 days").json
+    assert moved["due"].endswith(":00:00Z")
+    assert fw("inspect", "list", "--within", "2 weeks", "--topic", "none").json == []
+    (first, *_) = fw("when", "every 1 hour", "--from", "tomorrow 9:00", "--tz", "Europe/Berlin", "-n", "1").json
+    assert first["in_s"] == 3600
+    fw("enqueue", "--batch", stdin='{"in": "1 hour", "payload": "y"}\n{"at": "tomorrow 9:00", "payload": "z"}\n')
+    assert len(fw.pending()) == 3
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "what"),
+    [
+        ("--at", "tomorrow", "write 'tomorrow 09:00'"),
+        ("--at", "yesterday 9:00", "has passed: write 'tomorrow 9:00', or 9:00 for the next one"),
+        ("--at", "noonish", "write 09:00, 'tomorrow 9:00'"),
+        ("--in", "2 months", "write 30d"),
+    ],
+)
+def test_words_that_name_no_time_for_a_message_enqueue_nothing(fw: Fw, option: str, text: str, what: str) -> None:
+    assert what in fw("enqueue", option, text, "x", code=2).err
+    assert fw.pending() == []

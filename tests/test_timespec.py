@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 import enum
 from datetime import UTC, datetime, timedelta, timezone
@@ -230,6 +231,14 @@ def test_a_time_before_1970_is_refused(at: datetime | float) -> None:
         ("30m1h", 5_400),
         (" 90 ", 90),
         ("007", 7),
+        ("1 hour", 3_600),
+        ("90 min", 5_400),
+        ("1 h 30 m", 5_400),
+        ("2 weeks 1 day", 1_296_000),
+        ("1hour30minutes", 5_400),
+        ("1.5 hrs", 5_400),
+        ("30 secs", 30),
+        ("5 msec", 0.005),
     ],
 )
 def test_a_duration_is_read_in_every_form(text: str, seconds: float) -> None:
@@ -239,7 +248,28 @@ def test_a_duration_is_read_in_every_form(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", " ", "soon", "-5", "+5", "1h30", "30 m", "1 h 30 m", "h", "1.h", ".5", ".5h", "1,5h", "1e3", "5M", "1H"),
+        *(
+            "",
+            " ",
+            "soon",
+            "-5",
+            "+5",
+            "1h30",
+            "1 30",
+            "h",
+            "1  h",
+            "1 hour, 3 min",
+            "one hour",
+            "1 Hour",
+            "5 minutess",
+            "1.h",
+            ".5",
+            ".5h",
+            "1,5h",
+            "1e3",
+            "5M",
+            "1H",
+        ),
         *("1y", "1mo", "5us", "1h-5m", "inf", "nan", "0x10", "٣", "5s5", "1_000", "1h;", "90s\x00", "1.5.5"),
     ],
 )
@@ -369,7 +399,7 @@ def test_the_next_occurrence_is_ahead_and_at_most_two_days_away(now: datetime, h
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "soon", "tomorrow", "@", "@-5", "@1e9", "@ 5", "1767225600", "2027", "2027-13-01", "2027-02-30T09:00Z"),
+        *("", "soon", "@", "@-5", "@1e9", "@ 5", "1767225600", "2027", "2027-13-01", "2027-02-30T09:00Z"),
         *("9", "9:5", "09:00:5", "09:00Z", "2027-01-01T25:00", "2027-01-01T09:00+25:00", "NOW", "٠٩:٠٠", "09：00"),
     ],
 )
@@ -400,3 +430,134 @@ def test_the_end_of_the_year_9999_is_legal_in_utc_and_beyond_it_west_of_it() -> 
 def test_a_local_time_at_the_end_of_the_calendar_is_refused(text: str, zone: ZoneInfo) -> None:
     with pytest.raises(BadArgument):
         check_due(at_us(parse_time(text, MORNING.astimezone(zone))))
+
+
+# -- words ----------------------------------------------------------------------------------------------------
+
+WEDNESDAY = datetime(2026, 11, 25, 10, 12, tzinfo=BERLIN)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("9am", "2026-11-26T09:00"),
+        ("9:30 PM", "2026-11-25T21:30"),
+        ("9:30:15pm", "2026-11-25T21:30:15"),
+        ("12am", "2026-11-26T00:00"),
+        ("12 pm", "2026-11-25T12:00"),
+        ("noon", "2026-11-25T12:00"),
+        ("midnight", "2026-11-26T00:00"),
+        ("at 9:00", "2026-11-26T09:00"),
+        ("today 11:00", "2026-11-25T11:00"),
+        ("today 9:00", "2026-11-25T09:00"),
+        ("yesterday 9am", "2026-11-24T09:00"),
+        ("tomorrow 9:00", "2026-11-26T09:00"),
+        ("9:00 tomorrow", "2026-11-26T09:00"),
+        ("  Tomorrow   at  9:00 ", "2026-11-26T09:00"),
+        ("tomorrow noon", "2026-11-26T12:00"),
+        ("mon 09:00", "2026-11-30T09:00"),
+        ("Monday 9am", "2026-11-30T09:00"),
+        ("wed 11:00", "2026-11-25T11:00"),
+        ("wed 10:12", "2026-12-02T10:12"),
+        ("next wed 11:00", "2026-12-02T11:00"),
+        ("next friday 18:00", "2026-11-27T18:00"),
+        ("18:00 thurs", "2026-11-26T18:00"),
+        ("in 2 hours", "2026-11-25T12:12"),
+        ("in 90", "2026-11-25T10:13:30"),
+    ],
+)
+def test_words_for_a_time_are_read(text: str, said: str) -> None:
+    found = parse_time(text, WEDNESDAY)
+    assert found.replace(tzinfo=None) == datetime.fromisoformat(said)
+    assert found.utcoffset() == timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("tomorrow", "'tomorrow' has no time of day: write 'tomorrow 09:00'"),
+        ("monday", "has no time of day"),
+        ("next friday", "has no time of day"),
+        ("tomorrow midnight", "the start or the end of that day"),
+        ("13pm", "the hours are 1 to 12"),
+        ("0am", "the hours are 1 to 12"),
+        ("tomorrow 25:00", "is not a time of day"),
+        ("in soon", "'soon' is not a duration"),
+        ("in 2 months", "no fixed length: write 30d"),
+        *[(text, "is not a time: write 09:00, 'tomorrow 9:00'") for text in (
+            "9", "next week", "next 9:00", "mon tue 9:00", "9:0", "tomorrow 9", "morning", "9:00 9:00", "next", "in",
+            "last mon 9:00", "noon noon", "٣:00", "9.30pm", "", "tomorrow;9:00",
+        )],
+    ],
+)  # fmt: skip
+def test_words_that_name_no_moment_are_refused_with_an_example(text: str, what: str) -> None:
+    with pytest.raises(BadArgument) as caught:
+        parse_time(text, WEDNESDAY)
+    assert what in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("zone", "now", "text", "said"),
+    [
+        # The clocks skip 02:30.
+        (BERLIN, "2027-03-27T12:00", "tomorrow 02:30", "2027-03-28T03:30:00+02:00"),
+        (BERLIN, "2027-03-25T12:00", "sun 2:30am", "2027-03-28T03:30:00+02:00"),
+        # 02:30 comes twice: the first, or the second when the first has passed.
+        (BERLIN, "2027-10-30T12:00", "tomorrow 02:30", "2027-10-31T02:30:00+02:00"),
+        (BERLIN, "2027-10-31T02:45", "today 02:30", "2027-10-31T02:30:00+01:00"),
+        (BERLIN, "2027-10-31T02:45", "sun 02:30", "2027-10-31T02:30:00+01:00"),
+        # A day of 23 or 25 hours: a duration is real time.
+        (BERLIN, "2027-03-28T01:00", "in 2 hours", "2027-03-28T04:00:00+02:00"),
+        (BERLIN, "2027-10-31T01:00", "in 2 hours", "2027-10-31T02:00:00+01:00"),
+        (APIA, "2011-12-29T12:00", "tomorrow 12:00", "2011-12-31T12:00:00+14:00"),
+    ],
+)
+def test_words_follow_the_clocks(zone: ZoneInfo, now: str, text: str, said: str) -> None:
+    assert parse_time(text, datetime.fromisoformat(now).replace(tzinfo=zone)).isoformat() == said
+
+
+_NOWS = st.builds(
+    lambda s, zone: datetime.fromtimestamp(s, zone), st.integers(0, 4_000_000_000), st.sampled_from([*ZONES, KATHMANDU])
+)
+_CLOCKS = st.times().map(lambda t: t.replace(microsecond=0))
+_WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+def _is_skipped(found: datetime, clock: str) -> bool:
+    return found.strftime("%H:%M:%S") != clock
+
+
+@given(_NOWS, _CLOCKS.map(str), st.sampled_from(_WEEKDAYS), st.booleans())
+def test_a_weekday_is_the_first_such_day_with_this_time_still_to_come(
+    now: datetime, clock: str, day: str, is_next: bool
+) -> None:
+    found = parse_time(f"{'next ' * is_next}{day} {clock}", now)
+    ahead = found.astimezone(UTC) - now.astimezone(UTC)
+    assert timedelta() < ahead <= timedelta(days=7, hours=25)
+    if not _is_skipped(found, clock):
+        assert _WEEKDAYS[found.weekday()] == day
+        assert not is_next or found.date() > now.date()
+        # A week earlier it had passed, or was today and "next" is not.
+        earlier = found.replace(tzinfo=None, fold=0) - timedelta(days=7)
+        assert earlier.replace(tzinfo=now.tzinfo).astimezone(UTC) <= now.astimezone(UTC) or is_next
+
+
+@given(_NOWS, _CLOCKS.map(str), st.sampled_from(["today", "tomorrow", "yesterday"]))
+def test_a_day_by_its_distance_is_that_day_at_that_time(now: datetime, clock: str, day: str) -> None:
+    found = parse_time(f"{clock} {day}", now)
+    days = {"yesterday": -1, "today": 0, "tomorrow": 1}[day]
+    if not _is_skipped(found, clock):
+        assert found.date() == now.date() + timedelta(days=days)
+    assert parse_time(f"{day} {clock}", now) == found
+
+
+@given(_NOWS, st.integers(0, 10**6))
+def test_in_a_duration_is_real_time(now: datetime, seconds: int) -> None:
+    assert parse_time(f"in {seconds} seconds", now).astimezone(UTC) - now.astimezone(UTC) == timedelta(seconds=seconds)
+
+
+@given(st.text(max_size=20), _NOWS)
+def test_any_text_is_a_time_or_a_bad_argument(text: str, now: datetime) -> None:
+    for read in (lambda: parse_time(text, now), lambda: parse_duration(text)):
+        with contextlib.suppress(BadArgument):
+            read()

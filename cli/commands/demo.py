@@ -27,6 +27,7 @@ from ..verb import verb
     $ filewheel demo --speed 8
     $ filewheel demo --backups 2 --speed 8
     """,
+    wheel=False,
 )
 @click.option("--speed", type=click.FloatRange(0.5, 8), default=1, metavar="X", help="So many times as fast.")
 @click.option(

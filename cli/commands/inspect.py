@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from filewheel import BadArgument, Message, MessageId, Snapshot, schedule_of
 from filewheel.message import DETAILS, HISTORY, KEY, REASON, SCHEDULE
@@ -17,6 +18,7 @@ from filewheel.timespec import at_us
 
 from .. import times
 from ..failure import check_damage
+from ..input.complete import complete_id
 from ..lost import lost_of, not_pending
 from ..show.calls import arguments_of, call_text, message_fields, overdue_advice, schedule_text
 from ..show.members import find_set, is_primary, set_fields, set_line
@@ -59,6 +61,10 @@ class _Inspect(click.Group):
                 raise click.UsageError(f"{args[0]!r} is neither a message id nor one of: {words}", ctx) from None
             return "message", self.commands["message"], args
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a sub-verb, or an id."""
+        return super().shell_complete(ctx, incomplete) + complete_id(ctx, self.params[0], incomplete)
 
 
 @click.group(
@@ -204,7 +210,7 @@ def _panels(out: Output, ahead: Ahead, topics: dict[str, int]) -> list[str]:
     """,
 )
 @click.option("--body", is_flag=True, help="Only the payload, byte for byte.")
-@click.argument("id_", metavar="ID")
+@click.argument("id_", metavar="ID", shell_complete=complete_id)
 def message(out: Output, body: bool, id_: str) -> None:
     """Show one message whole: short, `inspect ID`.
 

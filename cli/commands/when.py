@@ -16,6 +16,7 @@ from filewheel.scheduling.cron import Recurrence, Zone, read_recurrence
 from filewheel.tools.dump import iso
 
 from .. import times
+from ..input.complete import complete_zone
 from ..input.params import read_time
 from ..show.output import Column, Output
 from ..show.text import offset, span
@@ -35,10 +36,16 @@ _MOVED = "moved by a gap"
     $ filewheel when "every 15m"
     $ filewheel when 90s --json
     """,
+    wheel=False,
 )
 @click.argument("schedule", metavar="SCHEDULE", nargs=-1, required=True)
 @click.option(
-    "--tz", metavar="ZONE", default="UTC", show_default=True, help="The time zone that it is meant in: Europe/Berlin."
+    "--tz",
+    metavar="ZONE",
+    shell_complete=complete_zone,
+    default="UTC",
+    show_default=True,
+    help="The time zone that it is meant in: Europe/Berlin.",
 )
 @click.option(
     "-n", "--count", "count", type=click.IntRange(1, _COUNT_MAX), default=10, show_default=True, metavar="N",

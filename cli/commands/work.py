@@ -41,6 +41,7 @@ _STATES = {
     $ filewheel work app:scheduler --once
     $ filewheel work app:scheduler --threads 16
     """,
+    wheel=False,
 )
 @click.option("--threads", type=click.IntRange(1, 1024), metavar="N", help="Threads for plain functions.  [its own]")
 @click.option(

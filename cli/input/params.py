@@ -88,7 +88,7 @@ def read_time(text: str, now_us: int | None = None, zone: tzinfo = LOCAL) -> Whe
 
 
 def _names_no_zone(text: str) -> bool:
-    if text == "now" or text.startswith("@"):
+    if text == "now" or text.startswith(("@", "in ")):
         return False
     try:
         return datetime.fromisoformat(text).tzinfo is None
@@ -129,6 +129,9 @@ class _Duration(_Type):
         return us
 
 
+_TODAY = re.compile(r"\b(today|yesterday)\b", re.IGNORECASE)
+
+
 class BareSeconds(int):
     """A duration in microseconds that was given as a number without a unit."""
 
@@ -148,6 +151,20 @@ class _Time(_Type):
 
     def read(self, text: str) -> When:
         return read_time(text)
+
+
+class _Due(_Time):
+    """When a message is due: of today only what is still to come."""
+
+    def read(self, text: str) -> When:
+        now_us = times.now_us()
+        found = read_time(text, now_us)
+        if found.due_us < now_us and _TODAY.search(text):
+            clock = " ".join(_TODAY.sub(" ", text).split())
+            raise BadArgument(
+                f"{text.strip()!r} has passed: write 'tomorrow {clock}', or {clock} for the next one; --in 0 is now"
+            )
+        return found
 
 
 class _MessageId(_Type):
@@ -243,6 +260,7 @@ class _JsonArgs(_Type):
 DURATION = _Duration()
 DELAY = _Delay()
 TIME = _Time()
+DUE = _Due()
 MESSAGE_ID = _MessageId()
 SYNC = _Sync()
 SIZE = _Size()

@@ -50,7 +50,7 @@ def kafka_verb(name: str, example: str) -> Callable[[Callable[..., None]], click
         def with_cluster(out: Any, bootstrap: str, topic: str, properties: tuple[str, ...], **own: Any) -> None:
             function(out, cluster=Cluster(bootstrap, topic, _merged(properties)), **own)
 
-        return _with_variables(verb(name, example)(_add_options(with_cluster)))
+        return _with_variables(verb(name, example, wheel=False)(_add_options(with_cluster)))
 
     return make
 
@@ -59,7 +59,7 @@ def kafka_local_verb(name: str, example: str) -> Callable[[Callable[..., None]],
     """Make a function a verb of `kafka` that asks no broker. It gets the output, and then its own options."""
 
     def make(function: Callable[..., None]) -> click.Command:
-        return _with_variables(verb(name, example)(_FILE_OPTION(function)))
+        return _with_variables(verb(name, example, wheel=False)(_FILE_OPTION(function)))
 
     return make
 

@@ -29,7 +29,7 @@ from .status import status
         """
     ),
 )
-@common()
+@common(wheel=False)
 @click.pass_context
 def command(ctx: click.Context) -> None:
     """Delay messages of Kafka: they wait in wheels, and go to their topics when they are due.

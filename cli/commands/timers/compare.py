@@ -21,6 +21,7 @@ from ...verb import verb
     $ filewheel timers compare
     $ filewheel timers compare --n 1000 --seconds 0.01 --json
     """,
+    wheel=False,
 )
 @click.option(
     "--n", "sizes", type=click.IntRange(1, 10_000_000), multiple=True, metavar="N",

@@ -21,7 +21,7 @@ from .show import show
         """
     ),
 )
-@common()
+@common(wheel=False)
 @click.pass_context
 def command(ctx: click.Context) -> None:
     """Timers that live in memory and die with the process: filewheel.timers.

@@ -31,6 +31,7 @@ _EVENTS = 6
     $ filewheel timers show --slots 16 --levels 2
     $ printf '0 start a 100\\n9 stop a\\n' | filewheel timers show - --json
     """,
+    wheel=False,
 )
 @click.argument("trace", required=False, type=click.Path(allow_dash=True), metavar="[TRACE]")
 @click.option(
