@@ -91,6 +91,8 @@ class Keeper(Outcomes):
     occurrence. Use a Scheduler to fire a wheel that holds calls.
     """
 
+    _followed: Roster | None = None
+    """The roster that the store follows."""
     unwritten: FilewheelError | None = None
     """After `close`: why some settlements were not written; their messages fire again."""
     _closed = False
@@ -124,8 +126,6 @@ class Keeper(Outcomes):
         self._hints = Hints(self._disk)
         self._closing = threading.RLock()
         self._fence = Fence(self._dir)
-        self._followed: Roster | None = None
-        """The roster that the store follows."""
         self._keeper_lock = KeeperLock(self._dir)
         try:
             self._fence.check_may_fire(clock.now_us())  # mutant: backup-fires

@@ -107,7 +107,6 @@ def command(
     says that some messages failed.
 
     --retries, --backoff and --timeout are for messages that were enqueued without their own.
-
     Under systemd it reports when it fires or stands by (Type=notify), and signs of life (WatchdogSec=).
     """
     _check_program(argv)
