@@ -35,6 +35,7 @@ VERBS = (
     "stats",
     "health",
     "metrics",
+    "serve",
     "verify",
     "repair",
     "dump",

@@ -5,7 +5,7 @@ A file imports only from its own folder and from those to the left of it (tests/
 
     errors checks message | native | env timespec | timers | format | disk | roster | journal | laps | lookup
     | keys | runs | firing | metrics | replication | schedules | reader changes wheel keeper | aio tools | scheduling
-    | live | bridges testing | kafka
+    | bridges testing | live | kafka
 """
 
 __version__ = "0.1.0"

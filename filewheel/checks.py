@@ -14,6 +14,7 @@ from typing import TypeVar
 from filewheel.errors import BadArgument
 
 _SHOWN_MAX = 100
+_PORT_END = 1 << 16
 Text = TypeVar("Text", bound=str)
 Item = TypeVar("Item")
 
@@ -37,6 +38,18 @@ def check_path(path: str | os.PathLike[str]) -> str:
     except UnicodeEncodeError:
         raise BadArgument(f"the path {shown(path)} is not valid Unicode") from None
     return where
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Return host and port of `HOST:PORT`, `[::1]:PORT` or `PORT`; without a host it is this machine only.
+
+    Raises BadArgument.
+    """
+    host, _, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+    host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
+    if not (port.isascii() and port.isdecimal()) or int(port) >= _PORT_END:
+        raise BadArgument(f"{shown(text)} is no address to listen at", hint="HOST:PORT, such as 127.0.0.1:9464")
+    return host, int(port)
 
 
 def check_whole(name: str, value: int, *, least: int = 1) -> int:

@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from filewheel import FilewheelError
-from filewheel.metrics import PREFIX, Family, Published, disk_gauges, gauge, overdue_of, read_published, render, summary
+from filewheel.metrics import Published, disk_gauges, overdue_of, read_published, render, summary, together
 from filewheel.tools.dump import iso
 
 from .. import times
@@ -48,7 +48,7 @@ def command(out: Output) -> None:
     else:
         if found_set is not None:
             on_disk += set_gauges(found_set)
-        families = _together(on_disk, published, now_us, stats.keeper_pid)
+        families = together(on_disk, published, now_us, stats.keeper_pid)
         out.write(render(of_wheel(families, out.dir)).removesuffix("\n"))
     if stats.damaged:
         out.warn(f"{count(stats.damaged, 'place is', 'places are')} damaged; `filewheel verify` names each")
@@ -64,19 +64,6 @@ def _published(out: Output) -> Published | None:
         return None
     finally:
         directory.disk.release()
-
-
-def _together(on_disk: list[Family], published: Published | None, now_us: int, keeper_pid: int | None) -> list[Family]:
-    """Merge both lists; for a duplicate name the value from disk, which is newer, wins."""
-    if published is None:
-        return on_disk
-    stale = int(published.is_stale(now_us, keeper_pid))
-    found = [
-        *on_disk,
-        gauge(f"{PREFIX}published_stale", "Whether the publisher of the following metrics is dead or stuck.", stale),
-    ]
-    names = {f.name for f in found}
-    return found + [f for f in published.current(now_us, keeper_pid) if f.name not in names]
 
 
 def _fields(published: Published | None, now_us: int, keeper_pid: int | None) -> dict[str, Any] | None:

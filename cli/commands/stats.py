@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from filewheel import Stats
+from filewheel.live.stats_fields import stats_fields as stats_fields
 from filewheel.metrics import disk_gauges, overdue_of, render
 from filewheel.timespec import at_us
-from filewheel.tools.dump import iso
 
 from .. import times
 from ..failure import check_damage
@@ -55,26 +55,6 @@ def command(out: Output, prometheus: bool) -> None:
         _print_table(out, stats, next_us, now_us, found_set, fires)
     if not prometheus:  # a successful scrape exits with 0; its gauge has the damage
         check_damage(stats.damaged)
-
-
-def stats_fields(stats: Stats) -> dict[str, Any]:
-    """Return the JSON fields."""
-    return {
-        "pending": stats.pending,
-        "dead": stats.dead,
-        "quarantined": stats.quarantined,
-        "quarantined_bytes": stats.quarantined_bytes,
-        "next_due": None if stats.next_due is None else iso(at_us(stats.next_due)),
-        "journal_bytes": stats.journal_bytes,
-        "journal_files": stats.journal_files,
-        "slot_files": stats.slot_files,
-        "lap_files": stats.lap_files,
-        "file_bytes": stats.file_bytes,
-        "keeper_up": stats.keeper_up,
-        "keeper_pid": stats.keeper_pid,
-        "keeper_namespace": stats.keeper_namespace or None,
-        "damaged": stats.damaged,
-    }
 
 
 def keeper_text(stats: Stats) -> str:

@@ -9,12 +9,13 @@ in this order, and a module imports only from its own folder and from those to i
 `status` and `dead` look at it, `assemble` puts a service together. `scheduling` runs handlers on top of all that.
 """
 
+from filewheel.checks import address_of
 from filewheel.kafka.assemble import delay_service, level_service
 from filewheel.kafka.dead import DeadLetter, dead_letters
 from filewheel.kafka.levels.naming import Level, level_for, parse_levels
 from filewheel.kafka.levels.service import LevelService, LevelStatus
 from filewheel.kafka.node.health import Health, Problem
-from filewheel.kafka.node.listen import Listener, Observed, address_of
+from filewheel.kafka.node.listen import Listener, Observed
 from filewheel.kafka.node.service import DelayService, PartitionStatus
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.produce.async_producer import AsyncDelayProducer

@@ -9,17 +9,25 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from filewheel.errors import Damaged
-from filewheel.message import ARGS, US_PER_S, Message
+from filewheel.message import ARGS, SCHEDULE, US_PER_S, Message
 from filewheel.schedules.cron import Cron
 from filewheel.schedules.definition import StoredSchedule, schedule_of
 from filewheel.schedules.recurrence import Once, Recurrence
 from filewheel.scheduling.call import call_of
 from filewheel.timespec import parse_duration, span
 from filewheel.tools.dump import iso, to_json
+
+NEST_MAX = 100
+"""Arguments that are nested deeper are shown as a payload."""
+ROW_CHARS = 200
+"""How much of a payload, or of a call, a row shows."""
+PAYLOAD_SHOWN = 1 << 16
+"""How many bytes of a payload the view of one message has; a longer one is not read as a call."""
 
 
 def arguments_of(message: Message) -> tuple[list[Any], dict[str, Any]] | None:
@@ -28,9 +36,20 @@ def arguments_of(message: Message) -> tuple[list[Any], dict[str, Any]] | None:
         return None
     try:
         _, args, kwargs = call_of(message)
-        return args, kwargs
     except Damaged:
         return None
+    return (args, kwargs) if _is_shallow([args, kwargs]) else None  # mutant: deep-arguments
+
+
+def _is_shallow(value: object) -> bool:
+    """Return whether a value is nested less than NEST_MAX: Python writes none as text that is nested too deeply."""
+    inner: list[Any] = [value]
+    for _ in range(NEST_MAX):
+        inner = [part for one in inner for part in (one.values() if isinstance(one, dict) else one)
+                 if isinstance(part, (list, dict))]  # fmt: skip
+        if not inner:
+            return True
+    return False
 
 
 def call_text(message: Message) -> str | None:
@@ -46,6 +65,46 @@ def message_fields(message: Message) -> dict[str, Any]:
     """Return the JSON fields of a message, as each form of `inspect` prints them."""
     fields = to_json(message) | {"size": len(message.payload)} | call_fields(message)
     return fields if message.died_us is None else fields | {"died": iso(message.died_us)}
+
+
+def row_fields(message: Message) -> dict[str, Any]:
+    """Return the JSON fields of a message as a row of a list: `text` is the beginning of its call or payload."""
+    call = _short_call(message)
+    text = message.payload[:ROW_CHARS].decode("utf-8", "backslashreplace") if call is None else call
+    fields: dict[str, Any] = {
+        "id": str(message.id),
+        "due": iso(message.due_us),
+        "due_us": message.due_us,
+        "topic": message.topic,
+        "key": message.key,
+        "text": text[:ROW_CHARS],
+        "is_call": call is not None,
+        "size": len(message.payload),
+        "attempt": message.attempt,
+    }
+    definition = schedule_of(message) if SCHEDULE in message.headers else None
+    if definition is not None:
+        fields["schedule"] = definition.name
+    if message.died_us is not None:
+        fields |= {"died": iso(message.died_us), "died_us": message.died_us, "reason": message.reason}
+    return fields
+
+
+def _short_call(message: Message) -> str | None:
+    if ARGS in message.headers and len(message.payload) > PAYLOAD_SHOWN:
+        return f"{message.topic}(... {len(message.payload):,} bytes)"
+    return call_text(message)
+
+
+def whole_fields(message: Message) -> dict[str, Any]:
+    """Return the JSON fields of one message, as `inspect ID` does; of a long payload only the beginning."""
+    size = len(message.payload)
+    if size > PAYLOAD_SHOWN:  # mutant: payload-unbounded
+        headers = {name: value for name, value in message.headers.items() if name != ARGS}
+        message = replace(message, payload=message.payload[:PAYLOAD_SHOWN], headers=headers)
+    fields = message_fields(message) | {"size": size, "payload_cut": size > PAYLOAD_SHOWN}
+    text = call_text(message)
+    return fields if text is None else fields | {"call": text[:PAYLOAD_SHOWN]}
 
 
 def call_fields(message: Message) -> dict[str, Any]:

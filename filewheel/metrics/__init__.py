@@ -3,7 +3,7 @@
 from filewheel.metrics.gauges import disk_gauges, overdue_of
 from filewheel.metrics.metrics import PREFIX, Metrics, summary
 from filewheel.metrics.prometheus import GAUGE, Family, Sample, gauge, render, with_labels
-from filewheel.metrics.published import Published, read_published
+from filewheel.metrics.published import Published, read_published, together
 
 __all__ = [
     "GAUGE",
@@ -18,5 +18,6 @@ __all__ = [
     "read_published",
     "render",
     "summary",
+    "together",
     "with_labels",
 ]

@@ -152,3 +152,16 @@ def read_published(directory: Directory) -> Published | None:
     except (UnicodeDecodeError, KeyError, OverflowError, ValueError) as exc:
         # A power cut may leave an empty file or zeros.
         raise Damaged("the file holds no published metrics", path=place, hint="remove it; it is written again") from exc
+
+
+def together(on_disk: list[Family], published: Published | None, now_us: int, keeper_pid: int | None) -> list[Family]:
+    """Return the families of disk and scheduler; of a name that both have, that of the disk, which is newer."""
+    if published is None:
+        return on_disk
+    stale = int(published.is_stale(now_us, keeper_pid))
+    found = [
+        *on_disk,
+        gauge(f"{PREFIX}published_stale", "Whether the publisher of the following metrics is dead or stuck.", stale),
+    ]
+    names = {f.name for f in found}
+    return found + [f for f in published.current(now_us, keeper_pid) if f.name not in names]

@@ -17,7 +17,7 @@ from socketserver import ThreadingMixIn
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from filewheel.checks import shown
+from filewheel.checks import address_of
 from filewheel.errors import BadArgument
 from filewheel.kafka.node.health import Health
 from filewheel.metrics.prometheus import Family, render, with_labels
@@ -27,19 +27,6 @@ log = logging.getLogger("filewheel.kafka")
 CLIENT_S = 5.0
 """How long a client may take for its request, and for the answer."""
 CLIENTS_MAX = 8
-PORT_END = 1 << 16
-
-
-def address_of(text: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT`, `[::1]:PORT` or `PORT`; without a host it is this machine only.
-
-    Raises BadArgument.
-    """
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
-    if not (port.isascii() and port.isdecimal()) or int(port) >= PORT_END:
-        raise BadArgument(f"{shown(text)} is no address to listen at", hint="HOST:PORT, such as 127.0.0.1:9464")
-    return host, int(port)
 
 
 class Observed(Protocol):

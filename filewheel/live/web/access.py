@@ -1,0 +1,173 @@
+"""Who may read a wheel through its page, and who may act.
+
+Without a token everybody who reaches the page may read, and nobody may act; so it listens only to this machine. With a
+token, to act needs it; and where the page listens to other machines, to read needs it too. The token travels in a
+header (`Authorization: Bearer ...`), never in a cookie, so a page of another site cannot make a browser send it.
+
+Two checks protect a browser on this machine against the pages of other sites. The name that the browser asked for
+(`Host`) must be one of ours: a foreign name that was made to point here (DNS rebinding) is refused. A request that a
+foreign page sent (`Origin`, `Sec-Fetch-Site`) is refused too.
+Invariant: nothing acts without a token, and no token is compared in a time that depends on it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from filewheel.errors import BadArgument
+
+TOKEN_CHARS_MIN = 16
+"""A shorter token could be guessed."""
+TOKEN_CHARS_MAX = 1024
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+_WILDCARDS = ("0.0.0.0", "::", "")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a request is refused, and what to try."""
+
+    status: int
+    kind: str
+    message: str
+    hint: str
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address can be reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+class Access:
+    """The rules of one page."""
+
+    def __init__(
+        self, host: str = "127.0.0.1", *, token: str | None = None, names: Sequence[str] = (), is_private: bool = False
+    ) -> None:
+        """Make the rules for a page that listens at `host`; `names` are others by which it is reached.
+
+        With `is_private`, to read needs the token too. Raises BadArgument: an address that other machines reach, or
+        `is_private`, without a token; a token that could be guessed.
+        """
+        if token is not None:
+            _check_token(token)
+        is_outside = not is_loopback(host)
+        if is_outside and token is None:  # mutant: web-outside-open
+            raise BadArgument(
+                f"{host} can be reached from other machines, and everybody there could read the wheel",
+                hint="give a token (`--token`), or listen at 127.0.0.1 behind a proxy that asks for a password",
+            )
+        if is_private and token is None:
+            raise BadArgument("a private page needs a token", hint="`--token`")
+        self._token = None if token is None else token.encode()
+        self._names = {name.lower() for name in (*_LOOPBACK_NAMES, *names)}
+        if host not in _WILDCARDS:
+            self._names.add(host.lower())
+        self._any_address = host in _WILDCARDS
+        self._reads_freely = token is None or not (is_outside or is_private)
+
+    @property
+    def may_act(self) -> bool:
+        """Whether anybody may act: there is a token."""
+        return self._token is not None
+
+    @property
+    def reads_freely(self) -> bool:
+        """Whether the wheel may be read without the token."""
+        return self._reads_freely
+
+    def has_token(self, headers: Mapping[str, str]) -> bool:
+        """Return whether a request brings the token."""
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if self._token is None or scheme.lower() != "bearer":
+            return False
+        return hmac.compare_digest(
+            given.strip().encode("utf-8", "surrogateescape"), self._token
+        )  # mutant: web-any-token
+
+    def refusal(self, method: str, headers: Mapping[str, str], *, is_open: bool = False) -> Refusal | None:
+        """Return why a request is refused; None when it is allowed. `is_open` is of the page itself and its parts.
+
+        `headers` have names in lower case.
+        """
+        refused = self._foreign(method, headers)
+        if refused is not None:
+            return refused
+        if method not in ("GET", "HEAD"):
+            if not self.may_act:  # mutant: web-acts-freely
+                return Refusal(
+                    403, "read-only", "this page is read-only", "start it with a token: `filewheel serve --token`"
+                )
+            if not self.has_token(headers):  # mutant: web-act-unchecked
+                return _no_token()
+        elif not (is_open or self._reads_freely or self.has_token(headers)):  # mutant: web-read-unchecked
+            return _no_token()
+        return None
+
+    def _foreign(self, method: str, headers: Mapping[str, str]) -> Refusal | None:
+        host = headers.get("host", "")
+        if not self._is_ours(host):  # mutant: web-any-host
+            return Refusal(
+                421, "wrong-host", "this page does not answer to the name that was asked for",
+                "open it at the address that it printed, or start it with `--host NAME`",
+            )  # fmt: skip
+        origin = headers.get("origin")
+        is_same = origin is None or urlsplit(origin).netloc.lower() == host.lower()
+        site = headers.get("sec-fetch-site", "same-origin")
+        is_ours = site in ("same-origin", "none")  # "none" was typed, or is a bookmark
+        is_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+        if not is_same or not (is_ours or is_link):  # mutant: web-any-origin
+            return Refusal(
+                403, "wrong-origin", "the request comes from a page of another site",
+                "use the page itself, or a client that sends no Origin",
+            )  # fmt: skip
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        name = _name_of(host)
+        if name is None:
+            return False
+        return name in self._names or (self._any_address and _is_address(name))
+
+
+def _no_token() -> Refusal:
+    return Refusal(401, "token", "this needs the token", "the header `Authorization: Bearer TOKEN`")
+
+
+def _name_of(host: str) -> str | None:
+    """Return the name of a Host header without its port, in lower case; None if it is none."""
+    try:
+        parts = urlsplit(f"//{host}")
+        port_is_valid = parts.port is None or parts.port >= 0
+    except ValueError:
+        return None
+    if parts.netloc != host or "@" in host or parts.path or not port_is_valid:
+        return None
+    return parts.hostname.rstrip(".") if parts.hostname else None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_token(token: str) -> None:
+    if not isinstance(token, str) or not TOKEN_CHARS_MIN <= len(token) <= TOKEN_CHARS_MAX:
+        raise BadArgument(
+            f"a token has {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} characters, so that nobody guesses it",
+            hint="""`python3 -c 'import secrets; print(secrets.token_urlsafe(24))'` makes one""",
+        )
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise BadArgument("a token has only letters, digits and marks of ASCII, and no spaces")
