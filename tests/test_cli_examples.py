@@ -89,6 +89,7 @@ def _adapted(line: str, where: Path) -> str:
         line.replace("/tmp/", f"{where}/")
         .replace("/mnt/", f"{where}/mnt/")
         .replace("filewheel bench", "filewheel bench --budget 100ms")
+        .replace("filewheel serve", "filewheel serve --listen 127.0.0.1:0")
         .replace("timers compare", "timers compare --n 200 --seconds 0.001")
     )
     if "--until-empty" in line:
@@ -98,10 +99,10 @@ def _adapted(line: str, where: Path) -> str:
 
 def _run(line: str, where: Path) -> None:
     env = environment(PATH=f"{where / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    replicates = line.endswith(" replicate")
-    endless = replicates or " run " in line or " work " in line
+    replicates, serves = line.endswith(" replicate"), " serve " in line
+    endless = replicates or serves or " run " in line or " work " in line
     endless = endless and "--once" not in line and "--until-empty" not in line
-    if endless and not replicates:
+    if endless and not replicates and not serves:
         (where / "handled").unlink(missing_ok=True)  # the one of the example before does not say that this one began
         invoke("-C", where / "wheel", "enqueue", "--in", "0", "one more")
     shell = subprocess.Popen(
@@ -112,6 +113,9 @@ def _run(line: str, where: Path) -> None:
         if replicates:
             assert shell.stdout is not None
             assert '"state"' in shell.stdout.readline()
+        elif serves:
+            assert shell.stdout is not None
+            assert '"url"' in shell.stdout.readline()
         else:
             eventually((where / "handled").exists)
         shell.send_signal(signal.SIGTERM)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import threading
 from pathlib import Path
+from queue import SimpleQueue
 
 import click
 
@@ -31,7 +31,7 @@ _FILE_BYTES_MAX = 4096
     "serve",
     """
     $ filewheel serve
-    $ filewheel serve --listen 127.0.0.1:0 --token
+    $ filewheel serve --token
     """,
 )
 @click.option(
@@ -59,15 +59,15 @@ def command(
         raise Failure(
             "failed", f"the page needs {exc.name}, which is not installed", hint="`pip install 'filewheel[web]'`"
         ) from None
-    over = threading.Event()
+    over = SimpleQueue[None]()  # an Event could be set by a signal while it is looked at, and wait for itself
     with contextlib.suppress(Quit), Stop() as stop:
         view = WheelView(out.dir, force=out.force)
         try:
             with view, Server(view, listen, token=token, names=names, is_private=private) as server:
-                stop.wakes(over.set)
+                stop.wakes(lambda: over.put(None))
                 _tell(out, server.url, token, is_new=is_new)
                 _warn_if_missing(out, view)
-                over.wait()
+                over.get()
         except Abort:
             leave_at_once(INTERRUPTED)
 

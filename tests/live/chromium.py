@@ -1,6 +1,6 @@
 """A real Chromium without a screen, driven through its debugging pipe: no driver and no library besides it.
 
-    python -m tests.live.chromium http://127.0.0.1:8642/ page.png [WIDTH] [dark]
+python -m tests.live.chromium http://127.0.0.1:8642/ page.png [WIDTH] [dark]
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any, Self
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-dev-shm-usage",
-    "--hide-scrollbars", "--remote-debugging-pipe",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
+    "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe",
 )  # fmt: skip
 WAIT_S = 60
 
@@ -116,12 +116,14 @@ class Chromium:
 
     # -- a page --------------------------------------------------------------------------------------------------
 
-    def open(self, url: str, *, width: int = 1200, height: int = 900, is_dark: bool = False, still: bool = True) -> None:
+    def open(
+        self, url: str, *, width: int = 1200, height: int = 900, is_dark: bool = False, still: bool = True
+    ) -> None:
         """Go to a page, in a window of this size."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         features = [
             {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"},
-            {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"},
+            {"name": "prefers-reduced-motion", "value": "reduce"},
         ]
         self.call("Emulation.setEmulatedMedia", features=features)
         self.call("Page.navigate", url="about:blank")
@@ -136,13 +138,12 @@ class Chromium:
             raise BrowserError(f"{script}: {details.get('exception', {}).get('description', details['text'])}")
         return found["result"].get("value")
 
-    def wait(self, script: str, meanwhile: Callable[[], object] = lambda: None) -> Any:
-        """Wait until an expression gives something true, and return it."""
+    def wait(self, script: str, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Wait until an expression gives something true."""
         end = time.monotonic() + WAIT_S
         while True:
-            found = self.run(script)
-            if found:
-                return found
+            if self.run(f"Boolean({script})"):
+                return
             assert time.monotonic() < end, f"{script}\n{self.text()}"
             meanwhile()
             time.sleep(0.05)
@@ -176,7 +177,7 @@ class Chromium:
     def requests(self) -> list[str]:
         """Return the addresses of all requests so far."""
         sent = [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
-        return [url for url in sent if not url.startswith("about:")]
+        return [url for url in sent if not url.startswith(("about:", "data:"))]  # a field has icons of the browser
 
     def complaints(self) -> list[str]:
         """Return the errors and warnings of the console, and what a policy refused."""

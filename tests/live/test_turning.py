@@ -1,0 +1,80 @@
+"""The next seconds of the wheel, counted: what the ring shows is what is pending."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from filewheel import Wheel
+from filewheel.live import turning as module
+from filewheel.live.turning import LOOK_S, OVERDUE_MAX, SECONDS, turning
+from filewheel.message import US_PER_S
+from tests.cli_support import Fw
+from tests.support import START_US, FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(START_US + 250_000)
+
+
+def test_each_second_has_the_number_of_messages_that_are_due_in_it(wheel_dir: Path, clock: FakeClock) -> None:
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue_many([b"x"] * 900, delay=[(n * n % 2000) / 10 for n in range(900)])
+        Fw(wheel_dir).deal()
+        ids = wheel.enqueue_many([b"y"] * 40, delay=[n * 3.3 for n in range(40)])
+        wheel.cancel_many(ids[:7])
+        found = turning(wheel, clock)
+        dues = Counter(m.due_us // US_PER_S - found.start_s for m in wheel.list() if m.due_us >= clock.now_us())
+        assert found.counts == [dues[n] for n in range(SECONDS)]
+        assert sum(found.counts) > 300
+        assert found.start_s == START_US // US_PER_S
+
+
+def test_what_is_due_is_overdue_and_in_no_second(wheel_dir: Path, clock: FakeClock) -> None:
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue_many([b"x"] * 6, at=[(clock.now_us() + us) / US_PER_S for us in (-9, -1, 0, 1, 700_000, 800_000)])
+        found = turning(wheel, clock)
+        assert found.overdue == 2
+        assert found.counts[:2] == [3, 1]
+        assert not found.has_more_overdue
+
+
+def test_dead_letters_and_the_time_beyond_are_not_counted(wheel_dir: Path, clock: FakeClock) -> None:
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue(b"far", delay=SECONDS)
+        wheel.enqueue(b"near", delay=SECONDS - 1)
+        found = turning(wheel, clock)
+        assert found.counts == [0] * (SECONDS - 1) + [1]
+
+
+def test_more_overdue_than_is_counted_is_said_to_be_more(
+    wheel_dir: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "OVERDUE_MAX", 10)
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue_many([b"x"] * 10, delay=-5)
+        assert not turning(wheel, clock).has_more_overdue
+        wheel.enqueue(b"one more", delay=-5)
+        found = turning(wheel, clock)
+        assert found.has_more_overdue
+        assert found.overdue == 10
+    assert OVERDUE_MAX > 10
+
+
+def test_a_second_with_too_many_messages_is_cut_and_says_so(wheel_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hasty(FakeClock):
+        def steady_us(self) -> int:
+            self.run_us += round(LOOK_S * US_PER_S / 3)
+            return self.run_us
+
+    monkeypatch.setattr(module, "_BUDGET", module.Budget(records=50, bytes=1 << 20))
+    clock = Hasty()
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue_many([b"x"] * 1000, delay=[n / 20 for n in range(1000)])
+        found = turning(wheel, clock)
+        assert found.is_cut
+        assert 0 < sum(found.counts) < 1000
+        assert found.to_json()["cut"] is True
