@@ -216,6 +216,14 @@ def test_a_wrong_act_is_an_error_and_changes_nothing(filled: Path, body: bytes) 
         assert client.get("/api/live")["stats"]["pending"] == 121
 
 
+def test_a_body_over_the_limit_is_refused_and_changes_nothing(filled: Path) -> None:
+    with page(filled, token=TOKEN) as client, Wheel(filled) as wheel:
+        (message,) = wheel.list(topic="report")
+        found = client.act("cancel", message.id, confirm=True, more="x" * BODY_BYTES_MAX)
+        assert found.status == 400
+        assert wheel.get(message.id) is not None
+
+
 def test_a_dead_letter_is_revived(wheel_dir: Path) -> None:
     with Wheel(wheel_dir) as wheel, Keeper(wheel_dir, background=False) as keeper:
         wheel.enqueue(b"x")
@@ -249,7 +257,7 @@ def test_an_act_in_a_backup_is_refused_with_the_way_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        b"\xff\xfe\x00", b"\x92\x91\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00\x80", b"\x92" + b"\x91" * 1100 + b"\x01\x80",
+        b"\xff\xfe\x00", b"\x92\x91\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00\x80", b"\x92" + b"\x91" * 1010 + b"\x01\x80",
         b"\x92\x91\xcf" + b"\xff" * 8 + b"\x80",
     ],
     ids=["no text", "NaN", "nested", "huge"],
@@ -316,7 +324,9 @@ def test_one_stream_too_many_is_refused_until_another_is_left(filled: Path, monk
     with page(filled) as client:
         first, second = Events(client), Events(client)
         assert first.next()[0] == second.next()[0] == "live"
-        assert client.ask("/api/events").status == 503
+        refused = Events(client)
+        refused.close()
+        assert refused.response.status == 503
         first.close()
 
         def is_let_in() -> bool:
@@ -343,19 +353,30 @@ def test_too_many_requests_at_once_are_told_to_come_back(filled: Path, monkeypat
     monkeypatch.setattr(WheelView, "page", page_of)
     with page(filled) as client:
         statuses: list[int] = []
-        threads = [
-            threading.Thread(target=lambda: statuses.append(client.ask("/api/messages").status)) for _ in range(8)
-        ]
-        for thread in threads:
-            thread.start()
-        eventually(lambda: statuses.count(503) == 5)
-        goes_on.set()
-        for thread in threads:
-            thread.join()
+
+        def ask() -> None:
+            statuses.append(client.ask("/api/messages").status)
+
+        waiting = client.server._page._reads
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        try:
+            for thread in threads[:3]:
+                thread.start()
+            eventually(lambda: waiting._waiting == 3)
+            for thread in threads[3:]:
+                thread.start()
+            eventually(lambda: len(statuses) == 5 or waiting._waiting > 3)
+            assert statuses == [503] * 5
+        finally:
+            goes_on.set()
+            for thread in threads:
+                thread.join()
         assert sorted(statuses) == [200] * 3 + [503] * 5
 
 
-def test_the_server_ends_at_once_with_streams_open_and_leaves_nothing(filled: Path) -> None:
+def test_the_server_ends_at_once_with_streams_open_and_leaves_nothing(
+    filled: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     before = open_files()
     threads = threading.active_count()
     with WheelView(filled) as view:
@@ -375,6 +396,7 @@ def test_the_server_ends_at_once_with_streams_open_and_leaves_nothing(filled: Pa
             client.ask("/")
     eventually(lambda: threading.active_count() == threads)
     assert open_files() == before
+    assert not caplog.records, "it waited for no stream until its patience ended"
 
 
 def test_an_address_in_use_is_an_error_that_names_it(filled: Path) -> None:

@@ -23,6 +23,7 @@ from tests.crash.mutants import (
     laps,
     limits,
     links,
+    live,
     loops,
     reading,
     runs,
@@ -54,6 +55,7 @@ MUTANTS: list[Mutant] = [
     *kafka_people.MUTANTS,
     *timers.MUTANTS,
     *loops.MUTANTS,
+    *live.MUTANTS,
 ]
 
 
