@@ -19,7 +19,7 @@ from filewheel.laps.window import spans_of
 from filewheel.live.message_fields import schedule_fields
 from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
 from filewheel.message import SCHEDULE, Message
-from filewheel.schedules.definition import StoredSchedule, key_of, schedule_of
+from filewheel.schedules.definition import StoredSchedule, schedule_key, schedule_of
 from filewheel.tools.dump import iso
 from filewheel.wheel import Wheel
 
@@ -70,7 +70,7 @@ def find_schedules(wheel: Wheel, directory: Directory) -> Schedules:
 
 def refreshed(wheel: Wheel, known: Schedules) -> Schedules:
     """Return known schedules with their present occurrences. Cost: a look-up of a key each."""
-    messages = [wheel.get(key=key_of(definition.name)) for definition, _ in known.found]
+    messages = [wheel.get(key=schedule_key(definition.name)) for definition, _ in known.found]
     found = [(definition, message) for message in messages if message and (definition := schedule_of(message))]
     return Schedules(sorted(found, key=_next), known.is_cut)
 
