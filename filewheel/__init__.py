@@ -53,6 +53,7 @@ from filewheel.lookup.snapshot import Snapshot
 from filewheel.lookup.stats import Histogram, Stats
 from filewheel.message import Attempt, Message, MessageId
 from filewheel.roster.roster import Member, Roster
+from filewheel.runs.kills import Killed
 from filewheel.runs.run import Ended, Run, Running
 from filewheel.wheel import OnConflict, Wheel
 
@@ -109,6 +110,7 @@ __all__ = [
     "Job",
     "Keeper",
     "KeyHeld",
+    "Killed",
     "LinkReport",
     "Locked",
     "Member",

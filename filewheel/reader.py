@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, overload
 
-from filewheel.checks import check_flag, check_items, check_whole, shown
+from filewheel.checks import check_choice, check_flag, check_items, check_number, check_whole, shown
 from filewheel.disk.directory import Directory
 from filewheel.disk.keeper_lock import holder
 from filewheel.errors import BadArgument, Closed, Damaged, Forked, disk_error, disk_errors
@@ -27,10 +27,11 @@ from filewheel.lookup.front import COUNT_MAX, Front
 from filewheel.lookup.snapshot import At, Snapshot, bounds, check_death, with_topic
 from filewheel.lookup.stats import Histogram, Progress, Stats, histogram_of, stats_of, topics_of
 from filewheel.lookup.tally import Tally
-from filewheel.message import ID_MIN, KEY, SCHEDULE, Message, MessageId
+from filewheel.message import ID_MIN, KEY, SCHEDULE, US_PER_S, Message, MessageId
 from filewheel.roster.roster import Roster, read_roster
 from filewheel.runs.history import read_history
-from filewheel.runs.run import Ended, Running
+from filewheel.runs.kills import POLL_S, TIMEOUT_S, Asked, Killed
+from filewheel.runs.run import THEN, Ended, Running, Then
 from filewheel.runs.running import read_running
 from filewheel.schedules.definition import StoredSchedule, check_name, schedule_key, schedule_of
 from filewheel.timespec import bound_us
@@ -295,6 +296,44 @@ class Reader:
             and (wanted is None or wanted in (ended.id, ended.first_id, ended.moved_to))
         )
         return list(islice(found, limit))
+
+    def kill(
+        self, id_: MessageId | str | bytes | None = None, *, key: str | None = None, then: Then = "cancel",
+        timeout_s: float = TIMEOUT_S,
+    ) -> Killed:  # fmt: skip
+        """End the attempt of a message that runs now: its process, its command, or its coroutine at the next await.
+
+        The message is named by its present id, its first one, or its unique key. `then` is its outcome: "cancel" drops
+        it, "retry" is a failure for its retry policy, "bury" makes it a dead letter. A schedule goes on in any case. It
+        returns when the outcome is written, after `timeout_s` at the latest; the result is true if the attempt was
+        ended. The keeper's process ends only what it has started itself, so a thread cannot be ended.
+
+        Raises BadArgument, DiskError, WheelFull.
+        """
+        with self._ask_kill(id_, key, then, timeout_s) as asked:
+            clock, disk = self._dir.env.clock, self._dir.disk
+            end_us = clock.steady_us() + round(timeout_s * US_PER_S)
+            while (answer := asked.look()) is None:
+                if clock.steady_us() >= end_us:
+                    return Killed.TIMED_OUT
+                disk.wait_hint(None, POLL_S)
+        return answer
+
+    def _ask_kill(self, id_: MessageId | str | bytes | None, key: str | None, then: Then, timeout_s: float) -> Asked:
+        """Check the arguments of a kill, and make the request."""
+        wanted = one_of(id_, key)
+        check_choice("then", then, THEN)
+        check_number("timeout_s", timeout_s, least=0, most=1e9)
+        self._check()
+        running = Running()
+        with contextlib.suppress(Damaged):  # a list that cannot be read hinders no kill by the present id
+            running = self.running()
+        if wanted is None:
+            name = check_key(key)
+            found = next((run.id for run in running if run.key == name and run.begun_us is not None), None)
+            message = self.get(key=name) if found is None else None
+            return Asked(self._dir, found if message is None else message.id, then)
+        return Asked(self._dir, next((run.id for run in running if wanted in (run.id, run.first_id)), wanted), then)
 
     def topics(self, progress: Progress | None = None) -> dict[str, int]:
         """Count pending messages by topic. Reads every message."""

@@ -104,6 +104,7 @@ CALLS = {
     "schedules": {},
     "schedule": {"name": "n", "when": 60}, "schedule_many": {"schedules": []}, "edit_schedule": {"name": "n"},
     "unschedule": {"name": "n"},
+    "kill": {"id_": ""},
 }  # fmt: skip
 """The calls that both a Wheel and an AsyncWheel have."""
 SYNC_ONLY: dict[str, dict[str, Any]] = {

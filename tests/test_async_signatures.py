@@ -11,7 +11,7 @@ from filewheel import AsyncScheduler, AsyncWheel, Scheduler, Wheel
 
 SAME = [
     (AsyncWheel, Wheel, "enqueue enqueue_many cancel cancel_many clear reschedule update get peek next_due list"),
-    (AsyncWheel, Wheel, "revive dead stats flush running history"),
+    (AsyncWheel, Wheel, "revive dead stats flush running history kill"),
     (AsyncWheel, Wheel, "schedule schedule_many edit_schedule unschedule schedules"),
     (AsyncScheduler, Scheduler, "on every enqueue cancel schedule unschedule schedules drain prometheus on_event"),
     (AsyncScheduler, Scheduler, "stalled_s"),

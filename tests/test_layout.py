@@ -53,6 +53,15 @@ def test_whatever_is_parsed_is_what_would_be_made(text: str) -> None:
     assert lap_file is None or layout.lap_file(lap_file) == f"laps/{text}"
     assert lap_dir is None or layout.lap_dir(lap_dir) == f"laps/{text}"
     assert slot is None or last(layout.slot(0, slot)) == text
+    history = layout.parse_history(text)
+    assert history is None or layout.history(history) == f"history/{text}"
+
+
+@given(st.integers(1, 10**12 - 1), st.binary(min_size=16, max_size=16), st.binary(min_size=8, max_size=8))
+def test_names_of_histories_and_of_requests_give_back_what_they_are_made_of(n: int, id_: bytes, life: bytes) -> None:
+    assert layout.parse_history(last(layout.history(n))) == n
+    text = base32(int.from_bytes(id_, "big"), 26)
+    assert layout.parse_kill(last(layout.kill(text, life, b"1234")) + ".retry") == (text, life, "retry")
 
 
 HOSTILE = [
@@ -68,6 +77,16 @@ HOSTILE = [
         "AAAAAAAA-000001.log\n",
         "../AAAAAAAA-000001.log",
     ),
+    *("1.jsonl", "0000001.jsonl", "000000.jsonl", "000001.jsonl\n", "1000000000000.jsonl", "00000１.jsonl"),
+    *(
+        "0" * 26 + "-" + "0" * 16 + "-" + "0" * 8 + end
+        for end in ("", ".", ".kill", ".cancel\n", ".retry.tmp", "/.cancel")
+    ),
+    *(
+        text + "-" + "0" * 16 + "-" + "0" * 8 + ".cancel"
+        for text in ("8" + "0" * 25, "0" * 25, "0" * 27, "0" * 25 + "U")
+    ),
+    *("0" * 26 + "-" + "0" * 15 + "-" + "0" * 8 + ".cancel", "0" * 26 + "-" + "G" * 16 + "-" + "0" * 8 + ".cancel"),
     *("checkpoint", "wheel.json", "\udcff.lap"),
 ]
 
@@ -79,6 +98,8 @@ def test_a_hostile_name_is_no_file_of_ours(name: str) -> None:
     assert layout.parse_slot(name) is None
     assert layout.parse_lap_dir(name) is None
     assert not layout.is_segment_tmp(name)
+    assert layout.parse_history(name) is None
+    assert layout.parse_kill(name) is None
 
 
 def test_a_segment_with_number_0_is_no_file_of_ours() -> None:

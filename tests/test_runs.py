@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Damaged, Keeper, Wheel
+from filewheel import Damaged, DiskError, Keeper, Killed, Wheel
 from filewheel.disk.disk import SYSTEM
-from filewheel.runs.run import STALE_US
+from filewheel.runs.kills import Asked
+from filewheel.runs.run import STALE_US, Kill, Place
 from filewheel.runs.running import LISTED_MAX
 from filewheel.runs.times import BeginTimes
 from tests.support import FakeClock, FaultyDisk, eventually
@@ -225,6 +226,94 @@ def test_a_defect_in_what_is_published_does_not_end_the_keeper(
     keeper.observer.look()
     assert keeper.ack(keeper.claim()) == 1
     assert "published" in caplog.text
+
+
+class Commands:
+    """A consumer that ends nothing until it is told to."""
+
+    kind = "command"
+
+    def __init__(self) -> None:
+        self.asked: list[Kill] = []
+
+    def places(self) -> list[tuple[bytes, Place]]:
+        return []
+
+    def kill(self, kill: Kill) -> str:
+        self.asked.append(kill)
+        return ""
+
+
+def test_a_kill_is_answered_once_the_outcome_is_written(wheel: Wheel, keeper: Keeper) -> None:
+    commands = Commands()
+    keeper.set_worker(commands)  # type: ignore[arg-type]
+    id_ = wheel.enqueue(b"a")
+    keeper.claim()
+    with Asked(wheel._dir, id_, "retry") as asked:
+        keeper.observer.look()
+        (kill,) = commands.asked
+        assert (kill.id, kill.then, asked.look()) == (id_, "retry", None)
+        kill.worked = True
+        keeper.observer._killer._answer()
+        assert asked.look() is None, "the message is still claimed"
+        keeper.nack(id_, failed="killed")
+        keeper.observer._killer._answer()
+        assert asked.look() is Killed.KILLED
+
+
+def test_a_request_to_an_earlier_keeper_kills_nothing_in_the_life_of_the_next(wheel_dir: Path, wheel: Wheel) -> None:
+    id_ = wheel.enqueue(b"a")
+    with Keeper(wheel_dir, background=False) as keeper:
+        keeper.claim()
+        asked = Asked(wheel._dir, id_, "cancel")
+    commands = Commands()
+    with Keeper(wheel_dir, background=False, history=9) as keeper:
+        keeper.set_worker(commands)  # type: ignore[arg-type]
+        keeper.claim()
+        keeper.observer.look()
+        assert commands.asked == []
+        assert asked.look() is Killed.NO_KEEPER
+        assert os.listdir(wheel_dir / "kills") == []
+
+
+def test_a_request_that_nobody_waits_for_any_more_is_removed_with_its_answer(wheel_dir: Path) -> None:
+    clock = FakeClock()
+    with Wheel(wheel_dir, clock=clock) as wheel, Keeper(wheel_dir, background=False, history=9, clock=clock) as keeper:
+        Asked(wheel._dir, wheel.enqueue(b"a", delay=60), "cancel")  # the asker is killed
+        keeper.observer.look()
+        (name,) = os.listdir(wheel_dir / "kills")
+        assert name.endswith(".ended")
+        for _ in range(2):
+            clock.advance(31)
+            keeper.observer.look()
+        assert os.listdir(wheel_dir / "kills") == []
+
+
+@pytest.mark.parametrize("what", ["foreign", "fifo", "link", "many"])
+def test_foreign_files_among_the_requests_stay_and_stop_nothing(
+    wheel_dir: Path, wheel: Wheel, keeper: Keeper, tmp_path: Path, what: str
+) -> None:
+    place = wheel_dir / "kills"
+    id_ = wheel.enqueue(b"a")
+    keeper.claim()
+    if what == "link":
+        place.symlink_to(tmp_path)
+    else:
+        place.mkdir()
+        names = [f"{id_}-{bytes(8).hex()}-{n:08x}.{'cancel' if what == 'many' else 'kill'}" for n in range(250)]
+        for name in [*names, "../x".replace("/", "_"), f"{id_}-x-y.cancel", str(id_).lower()]:
+            os.mkfifo(place / name) if what == "fifo" else (place / name).touch()
+    for _ in range(4):
+        keeper.observer._killer._looked_us = None
+        keeper.observer.look()
+    left = {"foreign": 253, "fifo": 253, "many": 3, "link": 0}[what]
+    assert len([n for n in os.listdir(place) if n != "jobs.wheel"]) == left
+    if what == "link":
+        with pytest.raises(DiskError, match="kills"):
+            wheel.kill(id_)
+    else:
+        assert wheel.kill(id_, timeout_s=0) is Killed.TIMED_OUT
+    assert keeper.ack(id_) == 1
 
 
 def test_the_begin_of_a_message_is_known_however_much_began_since() -> None:

@@ -15,6 +15,7 @@ from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.errors import Damaged
 from filewheel.firing.begins import Begins
 from filewheel.firing.head import Head
+from filewheel.firing.killer import Killer
 from filewheel.firing.pulse import Pulse
 from filewheel.format.record import unpack_put
 from filewheel.laps.store import Store
@@ -50,6 +51,7 @@ class Observer:
         self._begins = begins
         self.ends = Ends(kept, store.clock)
         self._is_used = is_used or kept > 0
+        self._killer = Killer(store, head, begins)
         self._writer = HistoryWriter(store.dir, kept)
         self.pulse = Pulse(lock, store.clock)
         self.worker: Worker | None = None
@@ -64,6 +66,7 @@ class Observer:
     def look(self) -> None:
         """Publish what is to be published now. Cost: mostly two readings of the clock."""
         self.pulse.turned()
+        self._try(lambda: self._killer.look(self.worker))
         now = self._clock.steady_us()
         if now >= self._due_us:
             self._try(self.publish)
@@ -124,6 +127,7 @@ class Observer:
     def close(self) -> None:
         """Write the last ends, and remove the list: nothing runs any more."""
         if self._is_used:
+            self._try(self._killer.close)
             self._try(self._write_ends)
             remove_running(self._dir)
 

@@ -12,6 +12,7 @@ No other module makes or parses a name.
       metrics.prom                     counters of a running scheduler; not durable
       running.json                     the messages that the keeper has claimed; not durable
       history/<n>.jsonl                how the last messages ended; not durable
+      kills/<id>-<life>-<nonce>.<word>  requests to end a run, and their answers: empty files
       journal/<writer>-<n>.log         one writer's enqueues, cancels, acknowledgements
       laps/<lap>.lap                   a far or long past lap: one file
       laps/<lap>/<second>.slot         a near lap: one file for each second with records
@@ -57,6 +58,7 @@ METRICS_TMP = "metrics.prom.tmp"
 RUNNING = "running.json"
 RUNNING_TMP = "running.json.tmp"
 HISTORY = "history"
+KILLS = "kills"
 JOURNAL = "journal"
 LAPS = "laps"
 KEYS = "keys"
@@ -95,6 +97,10 @@ _SLOT = re.compile(r"(0|[1-9][0-9]{0,11})\.slot")
 _KEY_FILE = re.compile(r"([0-9a-f]{2}|recent)\.keys")
 _ID_LOCK = re.compile(r"[0-9a-f]\.lock")
 _HISTORY = re.compile(r"([0-9]{6,12})\.jsonl")
+_KILL = re.compile(
+    r"([0-7][0-9A-HJKMNP-TV-Z]{25})-([0-9a-f]{16})-[0-9a-f]{8}"
+    r"\.(cancel|retry|bury|killed|ended|waiting|other|thread|program)"
+)
 _KEY_SPARE = re.compile(r"([0-9a-f]{2}|all)\.lock|\.([0-9a-f]{2}|recent)\.tmp")
 
 
@@ -213,6 +219,17 @@ def is_id_lock(last: str) -> bool:
 def history(n: int) -> str:
     """Name the n-th file of ended runs (n counts from 1)."""
     return f"{HISTORY}/{n:06d}.jsonl"
+
+
+def kill(id_: str, life: bytes, nonce: bytes) -> str:
+    """Name a request to the keeper of this life to end a run, without the word at its end."""
+    return f"{KILLS}/{id_}-{life.hex()}-{nonce.hex()}"
+
+
+def parse_kill(last: str) -> tuple[str, bytes, str] | None:
+    """Read the id, the keeper's life and the word from the last part of the name of a request or an answer."""
+    match = _KILL.fullmatch(last)
+    return None if match is None else (match[1], bytes.fromhex(match[2]), match[3])
 
 
 def parse_history(last: str) -> int | None:

@@ -14,15 +14,19 @@ from typing import Literal, get_args
 
 from filewheel.checks import shown
 from filewheel.errors import BadArgument
-from filewheel.format.record import ACKED, BURIED, RESCHEDULED, RETRIED, pack_drop, pack_message, unpack_put
+from filewheel.format.record import ACKED, BURIED, CANCELLED, RESCHEDULED, RETRIED, pack_drop, pack_message, unpack_put
 from filewheel.journal.columns import At, Delay
 from filewheel.message import DEAD_US, DUE_LIMIT_US, REASON, Attempt, Message, MessageId, end_of, with_attempt
 from filewheel.timespec import at_us, delay_us, due_from
 
-What = Literal["acked", "retried", "deferred", "buried"]
+What = Literal["acked", "retried", "deferred", "buried", "killed"]
 
 _WHATS = get_args(What)
-_REASONS: dict[str, int] = {"acked": ACKED, "retried": RETRIED, "deferred": RESCHEDULED, "buried": BURIED}
+GONE = ("acked", "killed")
+"""The outcomes after which the message is gone."""
+_REASONS: dict[str, int] = {
+    "acked": ACKED, "retried": RETRIED, "deferred": RESCHEDULED, "buried": BURIED, "killed": CANCELLED,
+}  # fmt: skip
 _MOVED = ("retried", "deferred")
 _REASON_BYTES_MAX = 1000
 
@@ -37,6 +41,7 @@ class Settlement:
 
     id: bytes
     what: What = "acked"
+    """"killed" ends a message whose work was ended by force: dropped as by a cancel, and "killed" in the history."""
     due_us: int = 0
     """When a retried or deferred message is due next; 0, the default, is at once. A retry raises the attempt by one."""
     reason: str = ""
@@ -105,7 +110,7 @@ def written(settlement: Settlement, put: bytes, cancelled: bool, now_us: int, ne
     """Make a settlement's records from the claimed put. `key` is the name of the header with the unique key."""
     moved = None
     messages = list(settlement.puts)
-    if settlement.what != "acked" and not cancelled:
+    if settlement.what not in GONE and not cancelled:
         moved = _moved(settlement, put, now_us, new_id)
         messages.append(moved)
     if settlement.successor is not None and not cancelled:  # mutant: cancelled-succeeded

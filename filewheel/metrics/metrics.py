@@ -37,6 +37,7 @@ EVENTS = {
     "stopped": "Occurrences of a schedule that the firing program no longer defines.",
     "deferred": "Messages put back unstarted because of catch_up_per_s.",
     "timed_out": "Handlers that ran longer than they may.",
+    "killed": "Calls that `filewheel kill` ended.",
     "unknown": "Messages without a registered handler; the label is the topic.",
     "cancelled": "Messages cancelled by this process.",
     "dead_dropped": "Dead letters dropped because they were older than keep_dead_s.",

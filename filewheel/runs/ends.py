@@ -19,7 +19,7 @@ from filewheel.journal.settlement import Settlement
 from filewheel.message import DEAD_US, Message, MessageId
 from filewheel.native.compiled import ids_of, plain_messages, size_of
 from filewheel.runs.history import end_of, start_of
-from filewheel.runs.run import ACKED, CANCELLED, DEAD, RETRIED, Detail, Kind
+from filewheel.runs.run import ACKED, CANCELLED, DEAD, KILLED, RETRIED, Detail, Kind
 from filewheel.runs.times import Began, BeginTimes
 
 _PUT_BYTES = 400
@@ -83,7 +83,9 @@ class Ends:
             self._details.pop(settlement.id, None)
             return
         outcome = _OUTCOMES.get(settlement.what, ACKED)
-        if moved_to is None and outcome != ACKED:
+        if settlement.what == "killed":
+            outcome = KILLED
+        elif moved_to is None and outcome != ACKED:
             outcome = CANCELLED
         self._note([put], outcome, settlement.failed or settlement.reason, moved_to)
 

@@ -185,6 +185,24 @@ class Detail(NamedTuple):
     place: str = ""
 
 
+Then = Literal["cancel", "retry", "bury"]
+THEN: tuple[str, ...] = get_args(Then)
+KILLED_TEXT = "killed: `filewheel kill` ended it"
+
+
+class Kill:
+    """A request to end one attempt, in the process that runs it."""
+
+    __slots__ = ("id", "then", "worked")
+
+    def __init__(self, id_: bytes, then: Then) -> None:
+        self.id = id_
+        self.then = then
+        """The message's outcome: "cancel" drops it, "retry" is a failure for its retry policy, "bury" a dead letter."""
+        self.worked = False
+        """Whether it ended the attempt. Set before the message is settled."""
+
+
 class Worker(Protocol):
     """A consumer that works on claimed messages elsewhere: in threads, processes, commands."""
 
@@ -193,3 +211,10 @@ class Worker(Protocol):
 
     def places(self) -> Iterable[tuple[bytes, Place]]:
         """Return where each begun message is worked on. Called in the housekeeper's thread."""
+
+    def kill(self, kill: Kill) -> str:
+        """Begin to end an attempt that has begun; return "" , or why not: "ended", "thread", "program", "waiting".
+
+        Must not wait. The message is settled as usual, with the outcome that the kill asks for if it worked. Called in
+        the housekeeper's thread.
+        """

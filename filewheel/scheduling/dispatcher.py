@@ -12,6 +12,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Protocol
 
 from filewheel.checks import shown
@@ -20,7 +21,7 @@ from filewheel.errors import BadArgument, FilewheelError, WheelFull
 from filewheel.format.settings import Sync
 from filewheel.keeper import LOOK_S
 from filewheel.message import SCHEDULE, US_PER_S, Message
-from filewheel.runs.run import Detail, Kind, Place
+from filewheel.runs.run import Detail, Kill, Kind, Place, Then
 from filewheel.scheduling import verdict
 from filewheel.scheduling.claims import Claims
 from filewheel.scheduling.events import Telemetry
@@ -54,7 +55,7 @@ Fate = Callable[[Message, int], str | None]
 
 
 class Dispatcher:
-    """Fires one keeper's messages. `finish`, `begin` and `places` are thread-safe; all else belongs to one thread."""
+    """Fires one keeper's messages. `finish`, `begin`, `places` and `kill` are thread-safe; all else is one thread's."""
 
     kind: Kind = "program"  # each call reports its own
 
@@ -360,6 +361,18 @@ class Dispatcher:
             for call, place in runner.running():
                 yield from ((message.id, place) for message in call.messages)
 
+    def kill(self, kill: Kill) -> str:
+        """Begin to end the call of a message; return why not, if so. Thread-safe."""
+        for runner in self._runners.values():
+            for call, place in runner.running():
+                if any(message.id == kill.id for message in call.messages):
+                    if place.kind == "thread":
+                        return "thread"
+                    call.kill = kill
+                    runner.kill(call)
+                    return ""
+        return "ended"
+
     # -- outcomes ----------------------------------------------------------------------------------------------
 
     def _watch_time(self, now_us: int) -> None:
@@ -421,7 +434,11 @@ class Dispatcher:
             self._settlements.add(message, verdict.skipped(message, failure.text, successor))
             return
         retry = retry_of(message, call.handler.terms.retry)  # mutant: own-retry-ignored
+        if (then := _then(call, message, failure)) == "bury":
+            failure = replace(failure, gives_up=True)
         found = verdict.failed(message, failure, retry, now_us, random.random, successor, traced=self._tracebacks)
+        if then == "cancel":
+            found = verdict.killed(message, successor)
         self._telemetry.failed(message, failure, found, ran.took_us or 0)
         self._settlements.add(message, found, ran)
 
@@ -438,3 +455,11 @@ class Dispatcher:
         except FilewheelError as exc:
             return exc
         return self.full or self._settlements.left  # mutant: unwritten-stop
+
+
+def _then(call: Call, message: Message, failure: Failure) -> Then:
+    """Return what becomes of a message whose call failed: "retry", unless that was killed for another outcome."""
+    if call.kill is None or not failure.is_killed:
+        return "retry"
+    call.kill.worked = True
+    return call.kill.then if call.kill.id == message.id else "retry"  # mutant: batch-killed-whole

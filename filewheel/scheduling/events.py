@@ -21,6 +21,7 @@ from filewheel.checks import shown
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument
 from filewheel.firing.cancelled import Cancelled
+from filewheel.journal.settlement import GONE
 from filewheel.message import US_PER_S, Message, MessageId, due_of
 from filewheel.metrics.metrics import EVENTS, Metrics
 from filewheel.schedules.definition import schedule_of
@@ -221,6 +222,10 @@ class Telemetry:
     def failed(self, message: Message, failure: Failure, verdict: Verdict, took_us: int) -> None:
         """Report a call that failed. `settled` logs it once its verdict is written."""
         self._failures[message.id] = failure, took_us / US_PER_S
+        if failure.is_killed and verdict.kind != "killed":  # `settled` counts those
+            self.metrics.count("killed", message.topic)
+            if self.events.wants("killed"):
+                self._emit("killed", message, error=failure.text, seconds=took_us / US_PER_S)
         if failure.is_time_out:
             self.metrics.count("timed_out", message.topic)
             if self.events.wants("timed_out"):
@@ -240,7 +245,7 @@ class Telemetry:
         """Report verdicts that were written. A message that moved to no id was cancelled while it ran."""
         counts: Counter[tuple[str, str]] = Counter()
         for at, (message, verdict) in enumerate(verdicts):
-            if moved_to is not None and moved_to[at] is None and verdict.settlement.what != "acked":
+            if moved_to is not None and moved_to[at] is None and verdict.settlement.what not in GONE:
                 self._failures.pop(message.id, None)
                 log.debug("%s %s was cancelled while it ran", message.topic, message.root or message.id)
                 continue
@@ -303,6 +308,8 @@ def _log(message: Message, verdict: Verdict, failure: Failure | None, took_s: fl
             "@scheduler.every(..., name=%r), or start it with scheduler.schedule(%r, ...). A program that declares it "
             "starts it again when it fires", definition.name, _program(), definition.name, definition.name, extra=extra,
         )  # fmt: skip
+    elif verdict.kind == "killed":
+        call_log.warning("%s was killed after %.3g s, and is dropped", name, took_s or 0, extra=extra)
     elif verdict.kind in ("skipped", "missed", "stopped"):
         call_log.warning("%s was not called: %s", name, error or verdict.kind, extra=extra)
     elif verdict.kind == "unknown":

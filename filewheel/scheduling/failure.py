@@ -17,6 +17,7 @@ from typing import Any
 from filewheel.checks import check_number, check_whole, shown
 from filewheel.errors import BadArgument
 from filewheel.message import US_PER_S, Attempt, attempts_of
+from filewheel.runs.run import KILLED_TEXT
 from filewheel.timespec import delay_us
 
 
@@ -44,6 +45,8 @@ class Failure:
     """The delay that the handler asked for with RetryLater."""
     gives_up: bool = False
     is_time_out: bool = False
+    is_killed: bool = False
+    """`filewheel kill` has ended the call."""
     is_too_late: bool = False
     """It did not start, because it was too late under its own policy."""
 
@@ -68,6 +71,11 @@ class Failure:
             exc.delay_us if isinstance(exc, RetryLater) else None,
             isinstance(exc, GiveUp),
         )
+
+
+def killed() -> Failure:
+    """Return the failure of a call that `filewheel kill` has ended."""
+    return Failure(KILLED_TEXT, is_killed=True)
 
 
 def name_of(kind: type | str) -> str:

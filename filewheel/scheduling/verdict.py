@@ -65,6 +65,11 @@ def failed(
     return _dead("dead", message, f"{failure.text}{times}", headers, successor)
 
 
+def killed(message: Message, successor: Message | None) -> Verdict:
+    """Return the verdict on a message whose call was killed, and that is not to be tried again."""
+    return Verdict("killed", Settlement(message.id, "killed", successor=successor))
+
+
 def skipped(message: Message, why: str, successor: Message | None) -> Verdict:
     """Return the verdict on a message that is too late to start."""
     return _dead("skipped", message, why, message.headers, successor)

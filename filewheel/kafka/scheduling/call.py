@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from filewheel.errors import BadArgument, Damaged
 from filewheel.format.ids import MINT
-from filewheel.journal.settlement import Settlement
+from filewheel.journal.settlement import GONE, Settlement
 from filewheel.kafka.records.headers import DUE_MS, FIRED_MS, TARGET_KEY, TARGET_TOPIC
 from filewheel.kafka.records.options import TOPIC_CHARS_MAX, is_topic
 from filewheel.kafka.records.record import Outgoing, Record
@@ -126,7 +126,7 @@ def records_of(
 ) -> tuple[list[Outgoing], MessageId | None]:
     """Return the records that the end of a call produces, and the id that the call has next, also as a dead letter."""
     records = [record_of(put, topics, now_us) for put in _puts(settlement)]
-    if settlement.what == "acked":
+    if settlement.what in GONE:
         return records, None
     headers = dict(message.headers if settlement.headers is None else settlement.headers)
     tries = message.attempt + (settlement.what != "deferred")

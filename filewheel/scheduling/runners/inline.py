@@ -62,6 +62,9 @@ class Inline:
         """Return nothing: the thread that asks runs the call."""
         return []
 
+    def kill(self, call: Call) -> None:
+        """Do nothing: no call runs beside another."""
+
     def give_up(self, call: Call) -> str:
         """Do nothing: every call has ended."""
         return ""

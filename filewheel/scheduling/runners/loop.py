@@ -18,7 +18,7 @@ from filewheel.env import Clock
 from filewheel.errors import disk_errors
 from filewheel.runs.run import Place
 from filewheel.scheduling.around import surrounded_async
-from filewheel.scheduling.failure import Failure
+from filewheel.scheduling.failure import Failure, killed
 from filewheel.scheduling.job import Job, enter, leave
 from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, failure_of, jobs_of, outcome_of, trace_of
 
@@ -147,7 +147,7 @@ class Loop:
         except asyncio.CancelledError:
             if self._stopping:  # mutant: cancels-itself
                 return  # without an outcome: the message stays claimed, and is offered again
-            outcome = Outcome.failed(call, cancelled_itself())
+            outcome = Outcome.failed(call, cancelled_itself() if call.kill is None else killed())
         except KeyboardInterrupt as exc:  # raised by the handler
             outcome = Outcome.failed(call, Failure.of(exc))
         if call.end():
@@ -165,6 +165,16 @@ class Loop:
     def running(self) -> list[tuple[Call, Place]]:
         """Return the calls that have a task."""
         return [(call, _LOOP) for call in self._tasks.copy().values()]
+
+    def kill(self, call: Call) -> None:
+        """Cancel the task of a call, at the next await of its coroutine."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._cancel, call)
+
+    def _cancel(self, call: Call) -> None:
+        for task, its in self._tasks.items():
+            if its is call:
+                task.cancel()
 
     def give_up(self, call: Call) -> str:
         """Do nothing: the task ends itself at its time-out."""

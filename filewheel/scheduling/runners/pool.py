@@ -25,6 +25,7 @@ from filewheel.disk.threads import started
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument, Closed, Forked
 from filewheel.message import US_PER_S
+from filewheel.runs.run import KILLED_TEXT
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.runners.child import RETURNED, preparing
 from filewheel.scheduling.runners.process import KILL_AFTER_S, Process, Waker, end_text
@@ -44,7 +45,7 @@ REST_US = 1 << 62  # never
 class Result:
     """The end of a call in the pool."""
 
-    outcome: Literal["returned", "raised", "died", "timed_out", "closed", "not begun"]
+    outcome: Literal["returned", "raised", "died", "timed_out", "killed", "closed", "not begun"]
     value: bytes = b""
     """Of "returned": the value."""
     failure: Failure | None = None
@@ -59,8 +60,15 @@ class Result:
 class Grip:
     """What the submitter of a call holds: the process that has it, and the request to end it."""
 
-    pid: int | None = None
-    """The process that runs the call; None before the begin."""
+    pid: int | None = None  # of the process that runs the call
+    waker: Waker | None = None
+    is_killed: bool = False
+
+    def kill(self) -> None:
+        """Have the process that runs the call killed, by the pool's own thread: the process has no other call then."""
+        self.is_killed = True
+        if self.waker is not None:
+            self.waker.wake()
 
 
 @dataclass(slots=True, eq=False)
@@ -371,7 +379,7 @@ class _Attendant:
         if process.is_lost:
             self._pool.give_back(call)
             return False
-        call.grip.pid = process.pid
+        call.grip.pid, call.grip.waker = process.pid, self.waker
         call.given += 1
         call.end_us = self._clock.steady_us() + call.timeout_us
         return True
@@ -433,7 +441,7 @@ class _Attendant:
         try:
             while True:
                 wait_us = min(call.end_us, self._pool.close_at_us) - self._clock.steady_us()
-                answer = process.look(wait_us)
+                answer = process.look(0 if call.grip.is_killed else wait_us)
                 if answer is not None:
                     return _result_of(answer)
                 if process.has_ended:
@@ -441,6 +449,8 @@ class _Attendant:
                         return None
                     status = process.exit_status()
                     return Result("died", message=end_text(status), exit_status=status)
+                if call.grip.is_killed:  # mutant: kill-process-ignored
+                    return Result("killed", message=KILLED_TEXT, exit_status=process.end())
                 if wait_us <= 0:
                     return self._ended(process, call)
         except Exception as exc:

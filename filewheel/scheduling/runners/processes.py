@@ -20,7 +20,7 @@ from filewheel.format.record import pack_message, unpack_put
 from filewheel.message import MessageId
 from filewheel.runs.run import Place
 from filewheel.scheduling.around import Hook, target_of
-from filewheel.scheduling.failure import Failure
+from filewheel.scheduling.failure import Failure, killed
 from filewheel.scheduling.handler import Handler
 from filewheel.scheduling.job import EMPTY_OUTBOX, Outbox
 from filewheel.scheduling.runners.child import resolve
@@ -130,6 +130,12 @@ class Processes:
         running = self._running.copy()
         return [(call, Place("process", "", grip.pid)) for call, grip in running.items() if grip.pid is not None]
 
+    def kill(self, call: Call) -> None:
+        """Have the pool kill the process of a call."""
+        grip = self._running.get(call)
+        if grip is not None:
+            grip.kill()
+
     def give_up(self, call: Call) -> str:
         """Do nothing: the pool kills the process at the time-out."""
         return ""
@@ -148,6 +154,8 @@ def outcome_of_result(call: Call, result: Result) -> Outcome:
             return Outcome(call)
         puts = Outbox([unpack_put(put) for put in packed], [MessageId(i) for i in replaces])
         return Outcome(call, [None if failure is None else Failure.of_plain(failure)], [puts])
+    if result.outcome == "killed":
+        return Outcome.failed(call, killed())
     if result.outcome == "timed_out":
         return Outcome.failed(call, time_out(call.timeout_s))
     return Outcome.failed(call, result.failure or Failure(result.message))

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from filewheel.env import Clock
 from filewheel.errors import Damaged
 from filewheel.message import ARGS, DEADLINE, SKIP_LATE, TIMEOUT, Message
-from filewheel.runs.run import Place
+from filewheel.runs.run import Kill, Place
 from filewheel.scheduling.around import Hook, surrounded
 from filewheel.scheduling.call import unpack_call
 from filewheel.scheduling.failure import Failure, storable
@@ -34,7 +34,7 @@ _PIECE_CHARS = 1200
 class Call:
     """One call of a handler: with one message, or with several for a batch handler."""
 
-    __slots__ = ("_open", "begun_us", "handler", "hooks", "messages", "started_us", "timeout_s")
+    __slots__ = ("_open", "begun_us", "handler", "hooks", "kill", "messages", "started_us", "timeout_s")
 
     def __init__(
         self, handler: Handler[..., Any], messages: list[Message], started_us: int, hooks: Sequence[Hook] = ()
@@ -52,6 +52,8 @@ class Call:
         # mutant: own-timeout-ignored
         if TIMEOUT in messages[0].headers and handler.terms.batch is None:  # a batch has one time-out: the handler's
             self.timeout_s = timeout_of(messages[0], self.timeout_s)
+        self.kill: Kill | None = None
+        """The request to end it, once there is one."""
         self._open = [True]
 
     def end(self) -> bool:
@@ -113,6 +115,9 @@ class Runner(Protocol):
 
     def stop(self) -> None:
         """Abandon or end running calls; they have no outcome, and are offered again."""
+
+    def kill(self, call: Call) -> None:
+        """Begin to end a call that runs, for its `kill`; its outcome is a failure that says so. Never of a thread."""
 
     def give_up(self, call: Call) -> str:
         """Abandon a call that timed out; return its stack, if it has one."""

@@ -83,6 +83,9 @@ class Threads:
             self._finish(outcome)
             self._running.pop(call, None)
 
+    def kill(self, call: Call) -> None:
+        """Do nothing: a thread cannot be ended."""
+
     def give_up(self, call: Call) -> str:
         """Abandon the thread of a call, and start another in its place; return the thread's stack."""
         self.given_up += 1

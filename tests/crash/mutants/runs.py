@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tests.crash.mutants.entry import Mutant, m
-from tests.crash.operations import DROP, NEVER, catches, gives
+from tests.crash.operations import ALWAYS, DROP, NEVER, catches, gives
 
 _RUNS = "tests/test_runs.py::test_"
+_KILL = "tests/scheduling/test_kill.py::test_"
 _HISTORY = "tests/test_history.py::test_"
 
 MUTANTS: list[Mutant] = [
@@ -27,4 +28,12 @@ MUTANTS: list[Mutant] = [
       _HISTORY + "the_next_keeper_goes_on_behind_a_torn_line"),
     m("history-grows", "R", NEVER, "at most twice as many ends are kept as asked",
       _HISTORY + "at_least_as_many_ends_are_kept_as_asked_and_at_most_twice_as_many"),
+    m("kill-of-another-life", "R", gives("True"), "a request to an earlier keeper ends nothing in the life of the next",
+      _RUNS + "a_request_to_an_earlier_keeper_kills_nothing_in_the_life_of_the_next"),
+    m("kill-answered-early", "R", ALWAYS, "a kill is answered once the outcome is written",
+      _RUNS + "a_kill_is_answered_once_the_outcome_is_written"),
+    m("kill-process-ignored", "R", NEVER, "a kill ends the process of its call",
+      _KILL + "a_killed_call_ends_at_once_and_its_message_has_the_outcome_that_was_asked_for[process-cancel-killed]"),
+    m("batch-killed-whole", "R", gives("call.kill.then"), "of a batch only the killed message has the kill's outcome",
+      _KILL + "of_a_batch_one_message_has_the_outcome_that_was_asked_for_and_the_others_are_retried"),
 ]  # fmt: skip

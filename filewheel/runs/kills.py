@@ -1,0 +1,191 @@
+"""Requests to end a run: empty files in `kills/`, whose names say everything.
+
+A command makes `kills/<id>-<life>-<nonce>.<then>` and waits. The keeper whose name in `begun` is that life sees it a
+few times a second, has its consumer end that attempt, and renames the file to its answer. It signals only what it
+started itself; no number of a process is read from a file. An id is one attempt, and a message begins once in the life
+of a keeper, so a request can mean no other begin. Who asked removes the file; the keeper removes what is left.
+Format: docs/format.md, 13.
+Invariant: a request ends at most the attempt that ran in the life of the keeper that it names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from filewheel.disk.begun import LIFE_BYTES, read_table
+from filewheel.disk.directory import Directory
+from filewheel.disk.disk import NO_DIRECTORY
+from filewheel.disk.keeper_lock import holder
+from filewheel.env import Clock, Disk
+from filewheel.errors import disk_errors
+from filewheel.format import layout
+from filewheel.message import US_PER_S, MessageId
+from filewheel.runs.run import Then
+
+NONCE_BYTES = 4
+AT_ONCE = 100
+"""How many requests are taken, and how many old files are removed, together."""
+ANSWERED_US = 60 * US_PER_S
+"""An answer that nobody has taken for so long is removed."""
+POLL_S = 0.05
+TIMEOUT_S = 10.0
+
+
+class Killed(enum.StrEnum):
+    """The result of a kill. True only for KILLED. Each equals its text."""
+
+    KILLED = "killed"
+    """The attempt was ended, and its outcome is written."""
+    ENDED = "ended"
+    """It ended by itself before it could be killed, or had ended already: nothing was changed."""
+    WAITING = "waiting"
+    """It has not begun: `cancel` stops it."""
+    OTHER = "other"
+    """Another kill, which asked for another outcome, came first."""
+    THREAD = "thread"
+    """It runs in a thread, which nothing can end from outside: its process has to be stopped."""
+    PROGRAM = "program"
+    """The program that claimed it works on it itself, and cannot end it."""
+    NO_KEEPER = "no keeper"
+    """No keeper runs, so nothing runs; or it ended before it answered."""
+    TIMED_OUT = "timed out"
+    """The time is up; it may end later, or the keeper does not answer. The request is withdrawn if it was not taken."""
+
+    def __bool__(self) -> bool:
+        return self is Killed.KILLED
+
+
+_ANSWERS = frozenset(k.value for k in Killed) - {Killed.NO_KEEPER, Killed.TIMED_OUT}
+
+
+class Request(NamedTuple):
+    """One request: its file, and what that asks for."""
+
+    name: str
+    id: MessageId
+    life: bytes
+    word: str
+
+
+def requests(disk: Disk) -> Iterator[Request]:
+    """Yield the requests and answers in the directory, in the order of their names; foreign names are passed over.
+
+    Raises OSError.
+    """
+    try:
+        names = disk.listdir(layout.KILLS)
+    except NO_DIRECTORY:
+        return
+    for last in sorted(names):
+        if (parsed := layout.parse_kill(last)) is not None:
+            id_, life, word = parsed
+            yield Request(f"{layout.KILLS}/{last}", MessageId.parse(id_), life, word)
+
+
+class Asked:
+    """A request that waits for its answer. Close it, or use it as a context manager."""
+
+    def __init__(self, directory: Directory, id_: MessageId | None, then: Then) -> None:
+        """Make the request, unless no keeper runs, or there is no message. Raises DiskError."""
+        self._dir = directory
+        self._disk = directory.disk
+        self._name = ""
+        self._without = Killed.NO_KEEPER
+        if holder(directory) is None:
+            return
+        if id_ is None:
+            self._without = Killed.ENDED
+            return
+        with disk_errors(directory.place(layout.KILLS)):
+            life = read_table(self._disk)[:LIFE_BYTES]
+            if not life:
+                return
+            self._stem = layout.kill(str(id_), life, directory.env.entropy(NONCE_BYTES))
+            name = f"{self._stem}.{then}"
+            with contextlib.suppress(FileExistsError):
+                self._disk.mkdir(layout.KILLS)
+            self._disk.close(self._disk.open(name, "x"))
+        self._name = name
+
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def look(self) -> Killed | None:
+        """Return the answer; None while there is none. Cost: a listing. Raises DiskError."""
+        if not self._name:
+            return self._without
+        with disk_errors(self._dir.place(layout.KILLS)):
+            found = [r for r in requests(self._disk) if r.name.startswith(f"{self._stem}.")]
+        for request in found:
+            if request.word in _ANSWERS:
+                self._name = request.name
+                return Killed(request.word)
+        # A keeper that ends removes the requests that it has not answered.
+        return None if found and holder(self._dir) is not None else Killed.NO_KEEPER
+
+    def close(self) -> None:
+        """Remove the request, or its answer. Never raises OSError."""
+        if self._name:
+            for request in self._left():
+                with contextlib.suppress(OSError):
+                    self._disk.unlink(request)
+            self._name = ""
+
+    def _left(self) -> list[str]:
+        try:
+            return [r.name for r in requests(self._disk) if r.name.startswith(f"{self._stem}.")]
+        except OSError:
+            return [self._name]
+
+
+class KillBox:
+    """The keeper's side of the directory: the requests to this keeper, and their answers. Raises OSError."""
+
+    def __init__(self, directory: Directory, life: bytes) -> None:
+        self._dir = directory
+        self._disk = directory.disk
+        self._clock: Clock = directory.env.clock
+        self._life = life
+        self._answered: dict[str, int] = {}
+        """Answers that nobody has removed yet, and when they were given."""
+
+    def take(self) -> list[Request]:
+        """Return the requests that have no answer yet; remove those to other keepers, and old answers."""
+        found: list[Request] = []
+        now = self._clock.steady_us()
+        there = list(requests(self._disk))
+        left = AT_ONCE
+        for request in there:
+            is_ours = request.life == self._life  # mutant: kill-of-another-life
+            if is_ours and request.word not in _ANSWERS:
+                found.append(request)
+            elif left and (not is_ours or now - self._answered.setdefault(request.name, now) > ANSWERED_US):
+                left -= 1
+                self._remove(request.name)
+        names = {request.name for request in there}
+        self._answered = {name: us for name, us in self._answered.items() if name in names}
+        return found[:AT_ONCE]
+
+    def answer(self, request: Request, answer: str) -> None:
+        """Put the answer in the place of a request; nothing if that was withdrawn."""
+        name = f"{request.name.rpartition('.')[0]}.{answer}"
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.rename(request.name, name)
+            self._answered[name] = self._clock.steady_us()
+
+    def close(self) -> None:
+        """Remove every request that has no answer: its asker sees that the keeper has ended."""
+        for request in requests(self._disk):
+            if request.word not in _ANSWERS:
+                self._remove(request.name)
+
+    def _remove(self, name: str) -> None:
+        self._answered.pop(name, None)
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(name)
