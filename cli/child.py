@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import signal
 import subprocess
 import tempfile
@@ -27,6 +28,7 @@ from .stderr import Tail, Tails
 from .times import US_PER_S
 
 _GRACE_S = 2.0
+_POLL_MS_MAX = 1 << 30
 _NOT_IN_A_NAME = re.compile(r"[^A-Z0-9]")
 
 
@@ -69,7 +71,9 @@ class Commands:
         self._timeout_us = timeout_us
         # In a nested run, drop the variables of the outer message.
         self._base = {k: v for k, v in os.environ.items() if not k.startswith("FILEWHEEL_")}
-        self._live: set[subprocess.Popen[bytes]] = set()
+        self._live: dict[bytes, subprocess.Popen[bytes]] = {}
+        """The commands that nobody has reaped, by message."""
+        self._killed: set[bytes] = set()
         self._lock = threading.Lock()
         self._aborted = False
 
@@ -92,12 +96,12 @@ class Commands:
             if tail is not None:
                 os.close(tail.writes)
         try:
-            reason = self._reason(process, limit_s)
+            reason = self._reason(message.id, process, limit_s)
             stderr = self._tails.end(tail) if self._tails is not None and tail is not None else b""
             return Ended(reason, stderr if reason else b"")
         finally:
             with self._lock:
-                self._live.discard(process)
+                self._live.pop(message.id, None)
 
     def _start(self, message: Message, late_ms: float, stdin: int, tail: Tail | None) -> subprocess.Popen[bytes]:
         env = environment(message, late_ms, self._wheel, self._base)
@@ -106,28 +110,73 @@ class Commands:
             if self._aborted:
                 raise ValueError("aborted")
             process = subprocess.Popen(self._argv, stdin=stdin, stderr=stderr, env=env, start_new_session=True)
-            self._live.add(process)
+            self._live[message.id] = process
         return process
 
-    def _reason(self, process: subprocess.Popen[bytes], limit_s: float | None) -> str:
-        try:
-            code = process.wait(None if limit_s is None else min(limit_s, threading.TIMEOUT_MAX))
-        except subprocess.TimeoutExpired:
+    def _reason(self, id_: bytes, process: subprocess.Popen[bytes], limit_s: float | None) -> str:
+        in_time = _ends_in(process, limit_s)
+        with self._lock:
+            del self._live[id_]
+            if id_ in self._killed:
+                self._killed.remove(id_)
+                _kill(process, signal.SIGKILL)  # its child processes, before its number is free
+        if not in_time:
             _end(process)
             return f"took longer than {span(int((limit_s or 0) * US_PER_S))}"
+        code = process.wait()
         if code < 0:
             with contextlib.suppress(ValueError):
                 return f"killed by {signal.Signals(-code).name}"
             return f"killed by signal {-code}"
         return f"exit code {code}" if code else ""
 
+    def running(self) -> list[tuple[bytes, int]]:
+        """Return the messages whose commands run, and their processes."""
+        with self._lock:
+            return [(id_, process.pid) for id_, process in self._live.items()]
+
+    def kill(self, id_: bytes) -> bool:
+        """Begin to end the command of a message and its child processes; False if it has ended. Does not wait."""
+        with self._lock:
+            process = self._live.get(id_)
+            if process is not None and id_ not in self._killed:
+                self._killed.add(id_)
+                _kill(process, signal.SIGTERM)
+                later = threading.Timer(_GRACE_S, self._kill_hard, [id_])
+                later.daemon = True
+                later.start()
+        return process is not None
+
+    def _kill_hard(self, id_: bytes) -> None:
+        with self._lock:
+            if (process := self._live.get(id_)) is not None:
+                _kill(process, signal.SIGKILL)
+
     def abort(self) -> None:
         """Kill all running commands, and start no more."""
         with self._lock:
             self._aborted = True
-            live = list(self._live)
+            live = list(self._live.values())
         for process in live:
             _kill(process, signal.SIGKILL)
+
+
+def _ends_in(process: subprocess.Popen[bytes], limit_s: float | None) -> bool:
+    """Wait until a process has ended, without reaping it: until it is reaped no other process has its number."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):  # an older kernel, or no more files: then it is reaped here
+        try:
+            process.wait(None if limit_s is None else min(limit_s, threading.TIMEOUT_MAX))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(None if limit_s is None else min(limit_s * 1000, _POLL_MS_MAX)))
+    finally:
+        os.close(fd)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

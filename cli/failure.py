@@ -30,6 +30,8 @@ LOCKED = 11
 DAMAGED = 12
 NEWER = 13
 FENCED = 14
+UNKILLABLE = 15
+TIMED_OUT = 16
 NO_KEEPER = 20
 STUCK = 21
 LATE = 22
@@ -51,7 +53,9 @@ MEANING = {
     DAMAGED: "damaged: try `filewheel verify`, then `filewheel repair`",
     NEWER: "written by a newer filewheel",
     FENCED: "fenced: this wheel is a backup, or another one was promoted",
-    NO_KEEPER: "health: no keeper runs",
+    UNKILLABLE: "it runs in a thread or in a program, which nothing can end from outside",
+    TIMED_OUT: "the time was up before it ended",
+    NO_KEEPER: "no keeper runs (health, kill)",
     STUCK: "health: the keeper does not come around",
     LATE: "health: a due message has waited too long",
     FULL: "health: the disk is nearly full",
@@ -76,6 +80,8 @@ _CODES = {
     "late": LATE,
     "full": FULL,
     "backups": BACKUPS,
+    "unkillable": UNKILLABLE,
+    "timed-out": TIMED_OUT,
     "interrupted": INTERRUPTED,
 }
 

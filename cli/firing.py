@@ -18,15 +18,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 from filewheel import (
     Damaged,
     DiskError,
     FilewheelError,
     Keeper,
+    Kill,
     Message,
     Once,
+    Place,
     PlainOccurrences,
     Retry,
     Wheel,
@@ -153,7 +156,9 @@ def _print(out: Output, message: Message) -> None:
 
 
 class CommandRunner:
-    """Runs a command for each message, `jobs` at once."""
+    """Runs a command for each message, `jobs` at once. The keeper's Worker: it says where they run, and ends one."""
+
+    kind: Literal["command"] = "command"
 
     def __init__(
         self, keeper: Keeper, out: Output, stop: Stop, commands: Commands, retry: Retry, jobs: int,
@@ -179,10 +184,13 @@ class CommandRunner:
         """Why some messages stay claimed: a foreign object is in the place of a file that they need."""
         self.left: set[bytes] = set()
         """Those messages."""
+        self._kills: dict[bytes, Kill] = {}
+        """Requests to end commands that run."""
         self._talk = threading.Lock()
         self._busy = 0
         self.counts: Counter[str] = Counter()
-        """Counts of outcomes: done, retried, buried, cancelled, missed."""
+        """Counts of outcomes: done, retried, buried, cancelled, missed, killed."""
+        keeper.set_worker(self)
 
     def wake(self) -> None:
         """Wake the main thread. For signal handlers."""
@@ -257,6 +265,18 @@ class CommandRunner:
             self._busy -= 1
             self.counts[event] += 1
 
+    def places(self) -> list[tuple[bytes, Place]]:
+        """Return the messages whose commands run, and where."""
+        return [(id_, Place("command", "", pid)) for id_, pid in self.commands.running()]
+
+    def kill(self, kill: Kill) -> str:
+        """Begin to end the command of a message, with its child processes."""
+        self._kills[kill.id] = kill  # before the signal: the command may end at once
+        if self.commands.kill(kill.id):
+            return ""
+        self._kills.pop(kill.id, None)
+        return "ended"
+
     # -- workers -------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
@@ -286,18 +306,26 @@ class CommandRunner:
             return "cancelled"
         started_us = self._keeper.now_us()
         reason, stderr = self.commands.run(message, late_ms(message))
+        kill = self._kills.pop(message.id, None)
         if reason:
-            return self._fail(message, started_us, reason, stderr)
+            return self._fail(message, started_us, reason, stderr, kill)
         if self._occurrences.recurs(message):
             self._keeper.settle([self._occurrences.succeeded(message, started_us)])
         else:
             self._keeper.ack(message)
         return "done"
 
-    def _fail(self, message: Message, started_us: int, reason: str, stderr: bytes) -> str:
+    def _fail(self, message: Message, started_us: int, reason: str, stderr: bytes, kill: Kill | None) -> str:
+        if kill is not None:
+            reason, kill.worked = Kill.text, True
+            if kill.then == "cancel":
+                self._keeper.settle([replace(self._occurrences.succeeded(message, started_us), what="killed")])
+                self._say(f"{message.id} was killed, and is dropped", warn=True)
+                return "killed"
         tries = message.attempt + 1
         retry = retry_of(message, self._retry)
-        delay_us = None if message.attempt >= retry.limit else retry.delay_us(message.attempt, random.random)
+        is_last = message.attempt >= retry.limit or (kill is not None and kill.then == "bury")
+        delay_us = None if is_last else retry.delay_us(message.attempt, random.random)
         after = reason if tries == 1 else f"{reason}, after {tries} tries"
         outcome = self._occurrences.failed(
             message, started_us, delay_us=delay_us, reason=after, failed=reason, details=stderr

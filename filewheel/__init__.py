@@ -54,7 +54,7 @@ from filewheel.lookup.stats import Histogram, Stats
 from filewheel.message import Attempt, Message, MessageId
 from filewheel.roster.roster import Member, Roster
 from filewheel.runs.kills import Killed
-from filewheel.runs.run import Ended, Run, Running
+from filewheel.runs.run import Ended, Kill, Place, Run, Running
 from filewheel.wheel import OnConflict, Wheel
 
 if _typing.TYPE_CHECKING:
@@ -110,6 +110,7 @@ __all__ = [
     "Job",
     "Keeper",
     "KeyHeld",
+    "Kill",
     "Killed",
     "LinkReport",
     "Locked",
@@ -130,6 +131,7 @@ __all__ = [
     "Once",
     "OtherLoop",
     "Outlived",
+    "Place",
     "PlainOccurrences",
     "PlainSchedule",
     "Poisoned",

@@ -9,14 +9,17 @@ from itertools import islice
 
 import click
 
-from filewheel import Cancelled, CancelledIds, MessageId, StoredSchedule, Wheel, schedule_of
+from filewheel import Cancelled, CancelledIds, MessageId, Running, StoredSchedule, Wheel, schedule_of
 from filewheel.tools.calls import calls_among
+from filewheel.tools.dump import iso
 
+from .. import times
 from ..failure import Failure
 from ..input.complete import complete_id, complete_key, complete_topic
 from ..input.lines import chunks, read_ids
 from ..lost import key_lost, lost_of, not_pending
 from ..show.output import Output
+from ..show.runs import run_words, running_of
 from ..show.text import count
 from ..verb import verb
 
@@ -47,8 +50,9 @@ def command(
 
     Prints the ids of those that were pending. `-` reads ids from stdin, one a line (or JSON lines with an `id`). Once
     this has returned, none of them begins. A message that had begun goes on to its end, and is not tried again: stderr
-    names it. In --json the outcome of each is "stopped" (in time), "begun", or "maybe begun" where the keeper does not
-    know. A schedule ends with its next occurrence: stderr names it, and --json has it as "schedule".
+    names it, and `filewheel kill` ends it. In --json the outcome of each is "stopped" (in time), "begun", or "maybe
+    begun" where the keeper does not know, with `running_since`. A schedule ends with its next occurrence: stderr names
+    it, and --json has it as "schedule".
 
     \b
     Exit codes:
@@ -79,33 +83,51 @@ def command(
             begun.update(_begun_of(found))
             progress.add(len(some))
         done = "; the cancel is written, and holds in any case"
+        running = _running_of(out, wheel, begun)
         lost = lost_of(wheel, unknown, len(wanted), done=done) or only_not_pending(wheel, unknown, len(wanted))
     if unknown:
-        _name_begun(out, begun)
+        _name_begun(out, begun, running)
     tell_unknown(out, unknown, len(wanted), lost)
-    _tell_begun(out, begun)
+    _tell_begun(out, begun, running)
+
+
+def _running_of(out: Output, wheel: Wheel, begun: dict[MessageId, Cancelled]) -> Running:
+    """Return what runs, if any of the cancelled messages had begun."""
+    return running_of(out, wheel) if begun else Running()
 
 
 def _begun_of(found: CancelledIds) -> dict[MessageId, Cancelled]:
     return {id_: how for id_, how in found.outcomes.items() if how is not Cancelled.STOPPED}
 
 
-def _tell_begun(out: Output, begun: dict[MessageId, Cancelled]) -> None:
+def _tell_begun(out: Output, begun: dict[MessageId, Cancelled], running: Running) -> None:
     """End with the exit code for cancelled messages that had begun."""
     if not begun:
         return
     if len(begun) == 1:
         ((id_, how),) = begun.items()
         goes_on = "it goes on to its end, and is not tried again"
-        raise Failure("begun", f"{id_} {_WORDS[how]} when it was cancelled: {goes_on}")
-    _name_begun(out, begun)
+        raise Failure(
+            "begun", f"too late: {id_} {_WORDS[how]} when it was cancelled{_since(running, id_)}: {goes_on}",
+            hint=f"`filewheel kill {id_}` ends it",
+        )  # fmt: skip
+    _name_begun(out, begun, running)
     goes_on = "they go on to their end, and are not tried again"
-    raise Failure("begun", f"{len(begun):,} of those cancelled had begun, or may have: {goes_on}")
+    raise Failure(
+        "begun", f"too late: {len(begun):,} of those cancelled had begun, or may have: {goes_on}",
+        hint="`filewheel kill ID` ends one",
+    )  # fmt: skip
 
 
-def _name_begun(out: Output, begun: dict[MessageId, Cancelled]) -> None:
+def _since(running: Running, id_: MessageId) -> str:
+    """Return since when and where a message runs, if that is known."""
+    run = running.find(id_)
+    return "" if run is None or run.begun_us is None else f", and {run_words(run, times.now_us())}"
+
+
+def _name_begun(out: Output, begun: dict[MessageId, Cancelled], running: Running) -> None:
     for id_, how in list(begun.items())[:_NAMED]:
-        out.warn(f"{id_} {_WORDS[how]}")
+        out.warn(f"{id_} {_WORDS[how]}{_since(running, id_)}")
     if len(begun) > _NAMED:
         out.warn(f"... and {len(begun) - _NAMED:,} more")
 
@@ -113,10 +135,12 @@ def _name_begun(out: Output, begun: dict[MessageId, Cancelled]) -> None:
 def _cancel(out: Output, wheel: Wheel, ids: list[MessageId]) -> CancelledIds:
     schedules = _schedules_of(wheel, ids)
     found = wheel.cancel_many(ids)
+    running = _running_of(out, wheel, _begun_of(found)) if out.json else Running()
     for id_ in ids:
         if id_ in found:
             if out.json:
                 ended = {"schedule": schedules[id_].name} if id_ in schedules else {}
+                ended |= _since_fields(running, id_)
                 out.record({"id": str(id_), "cancelled": True, "outcome": found.outcome(id_).value, **ended})
             else:
                 out.write(str(id_))
@@ -125,6 +149,12 @@ def _cancel(out: Output, wheel: Wheel, ids: list[MessageId]) -> CancelledIds:
         if id_ in found:
             _tell_ended(out, ended_one)
     return found
+
+
+def _since_fields(running: Running, id_: MessageId) -> dict[str, str]:
+    """Return the JSON field of a message that had begun: since when it runs, if that is known."""
+    run = running.find(id_)
+    return {} if run is None or run.begun_us is None else {"running_since": iso(run.begun_us)}
 
 
 def _schedules_of(wheel: Wheel, ids: list[MessageId]) -> dict[MessageId, StoredSchedule]:
@@ -143,20 +173,21 @@ def _cancel_key(out: Output, key: str) -> None:
         before = wheel.get(key=key)
         schedule = None if before is None else schedule_of(before)
         found = wheel.cancel_many(keys=[key])
+        running = _running_of(out, wheel, _begun_of(found))
         if not found:
             raise key_lost(wheel, key) or Failure(
                 "not-found", f"no message holds the key {key!r}", hint="`filewheel inspect list` shows keys"
             )
     for id_, how in found.outcomes.items():
         if out.json:
-            ended = {} if schedule is None else {"schedule": schedule.name}
+            ended = ({} if schedule is None else {"schedule": schedule.name}) | _since_fields(running, id_)
             out.record({"id": str(id_), "key": key, "cancelled": True, "outcome": how.value, **ended})
         else:
             out.write(str(id_))
     out.flush()
     if schedule is not None:
         _tell_ended(out, schedule)
-    _tell_begun(out, _begun_of(found))
+    _tell_begun(out, _begun_of(found), running)
 
 
 def _cancel_all(out: Output, topic: str | None, dead: bool, yes: bool) -> None:
@@ -174,9 +205,10 @@ def _cancel_all(out: Output, topic: str | None, dead: bool, yes: bool) -> None:
             found = _cancel(out, wheel, some)
             cancelled += len(found)
             begun.update(_begun_of(found))
+        running = _running_of(out, wheel, begun)
     stopped = f": {cancelled - len(begun):,} in time" if begun else ""
     out.note(f"cancelled {count(cancelled, noun)}{which}{stopped}")
-    _tell_begun(out, begun)
+    _tell_begun(out, begun, running)
 
 
 def only_not_pending(wheel: Wheel, unknown: list[MessageId], asked: int) -> Failure | None:

@@ -25,6 +25,7 @@ from ..show.members import find_set, is_primary, set_fields, set_line
 from ..show.output import Output
 from ..show.picture import Ahead, draw_rows, draw_view
 from ..show.progress import Progress
+from ..show.runs import overview_words, run_words, running_of, state_fields
 from ..show.text import away, clip, count, full_time, safe, safe_block, show_bytes, size, width
 from ..times import to_datetime
 from ..verb import common, examples, verb
@@ -110,6 +111,7 @@ def _overview(out: Output, no_topics: bool) -> None:
         found_set = find_set(out)
         idle = ahead.overdue and not stats.keeper_up and is_primary(found_set) and not out.wants_json
         advice = overdue_advice(wheel, ahead.overdue, ahead.now_us) if idle else []
+        running = running_of(out, wheel)
         topics: dict[str, int] = {}
         if not no_topics:
             with out.progress("counting by topic", stats.pending) as progress, wheel.snapshot() as snapshot:
@@ -118,11 +120,15 @@ def _overview(out: Output, no_topics: bool) -> None:
     if out.wants_json:
         by_topic = None if no_topics else dict(sorted(topics.items(), key=_most_first))
         fields = {"stats": stats_fields(stats), "topics": by_topic, "histogram": ahead.to_json()}
+        fields |= {"running": {"claimed": running.claimed, "begun": running.begun}}
         out.record(fields | {"set": set_fields(found_set) if found_set else None})
     else:
         next_us = None if stats.next_due is None else at_us(stats.next_due)
         for line in _headline(out, stats_fields(stats), ahead, next_us, advice, fires=is_primary(found_set)):
             out.write(line)
+        if running:
+            line = f"{'running'.ljust(13)}{overview_words(running, ahead.now_us)}"
+            out.write(clip(safe(line), out.columns, "…" if out.blocks else "..."))
         if found_set is not None:
             out.write(clip(safe(set_line(found_set)), out.columns, "…" if out.blocks else "..."))
         for line in _panels(out, ahead, topics):
@@ -214,8 +220,8 @@ def _panels(out: Output, ahead: Ahead, topics: dict[str, int]) -> list[str]:
 def message(out: Output, body: bool, id_: str) -> None:
     """Show one message whole: short, `inspect ID`.
 
-    Of a handler's call its arguments, of a dead letter why it died, and each attempt that failed, with the end of its
-    traceback, or of what the command wrote to stderr.
+    Of one that runs since when and where, of a handler's call its arguments, of a dead letter why it died, and each
+    attempt that failed, with the end of its traceback, or of what the command wrote to stderr.
     """
     wanted = MessageId.parse(id_)
     now_us = times.now_us()
@@ -223,11 +229,12 @@ def message(out: Output, body: bool, id_: str) -> None:
         found = wheel.get(wanted)
         if found is None:
             raise lost_of(wheel, [wanted]) or not_pending(wheel, wanted)
+        running = running_of(out, wheel)
     if body:
         out.raw(found.payload)
         return
     if out.wants_json:
-        out.record(message_fields(found))
+        out.record(message_fields(found) | ({} if found.is_dead else state_fields(found, running)))
         return
     rows: list[tuple[str, str]] = [("id", str(found.id))]
     if found.root is not None:
@@ -236,6 +243,10 @@ def message(out: Output, body: bool, id_: str) -> None:
     if found.died_us is not None:
         rows.append(("died", f"{full_time(found.died_us)}, {away(found.died_us - now_us)}"))
         rows.append(("reason", found.reason or ""))
+    else:
+        run = running.find(found.id)
+        state = running.state_of(found.id)
+        rows.append(("state", state if run is None or state != "running" else run_words(run, now_us)))
     rows.append(("topic", found.topic or "(none)"))
     rows.append(("attempt", str(found.attempt)))
     rows.append(("enqueued", f"{full_time(found.enqueued_us)}, {away(found.enqueued_us - now_us)}"))

@@ -7,7 +7,7 @@ from itertools import islice
 
 import click
 
-from filewheel import Message
+from filewheel import Message, Running
 
 from .. import times
 from ..failure import check_damage
@@ -15,7 +15,9 @@ from ..input.complete import complete_topic
 from ..input.params import DURATION, TIME, When
 from ..show.calls import call_text, message_fields
 from ..show.output import Column, Output
+from ..show.runs import running_of, state_fields, state_words
 from ..show.text import away, short_time, show_bytes
+from ..times import US_PER_S
 from ..verb import verb
 
 LIMIT_ON_TERMINAL = 20
@@ -30,6 +32,7 @@ _SHOWN_BYTES = 400
     $ filewheel inspect list --within 1h --topic 'mail*'
     $ filewheel inspect list --ids | wc -l
     $ filewheel inspect list --dead
+    $ filewheel inspect list --state running
     """,
 )
 @click.option(
@@ -38,6 +41,10 @@ _SHOWN_BYTES = 400
 @click.option("--after", type=TIME, metavar="TIME", help="Only what is due at or after this time.")
 @click.option("--before", type=TIME, metavar="TIME", help="Only what is due before this time.")
 @click.option("--within", type=DURATION, metavar="DUR", help="Only what is due between now and then, or overdue.")
+@click.option(
+    "--state", type=click.Choice(["waiting", "claimed", "running"]),
+    help="Only what waits, is claimed by the keeper and has not begun, or runs.",
+)  # fmt: skip
 @click.option("--dead", is_flag=True, help="The dead letters, by the time of their death.")
 @click.option(
     "--limit", type=click.IntRange(min=0), metavar="N", help="At most so many; 0 is all.  [default: 20 on a terminal]"
@@ -49,62 +56,80 @@ def command(
     after: When | None,
     before: When | None,
     within: int | None,
+    state: str | None,
     dead: bool,
     limit: int | None,
     only_ids: bool,
 ) -> None:
     """List what is pending, in firing order.
 
+    STATE is "waiting", "claimed" by the keeper while it waits to begin, or since when it runs, and on which try:
+    `filewheel kill ID` ends that.
+
     Times are local on a terminal, UTC in JSON. If a file is damaged, the list has the readable messages, and the exit
     code is 12.
     """
+    if dead and state is not None:
+        raise click.UsageError("dead letters wait, and run only when they are revived: --state goes without --dead")
     if dead and (after or before or within is not None):
         raise click.UsageError("dead letters have no due time any more, so --after, --before and --within mean nothing")
     if before is not None and within is not None:
         raise click.UsageError("give --before or --within, not both")
     now_us = times.now_us()
     end_us = before.due_us if before else now_us + within if within is not None else None
+    if state in ("claimed", "running"):  # they are due, so the list need not be read to its end
+        end_us = min(now_us + US_PER_S, end_us or times.YEAR_10000_US)
     table = not (out.wants_json or only_ids)
     if limit is None:
         limit = LIMIT_ON_TERMINAL if out.stdout_is_terminal else 0
     start = None if after is None else times.to_datetime(after.due_us)
     end = None if end_us is None or end_us >= times.YEAR_10000_US else times.to_datetime(end_us)
     with out.wheel() as wheel, wheel.snapshot() as snapshot:
+        running = Running() if dead or (only_ids and state is None) else running_of(out, wheel)
         messages = snapshot.walk(after=start, before=end, topic=topic, dead=dead)
+        if state is not None:
+            messages = (message for message in messages if running.state_of(message.id) == state)
         some = islice(messages, limit or None)
-        shown = print_table(out, some, dead, now_us) if table else print_lines(out, some, only_ids)
+        shown = print_table(out, some, dead, now_us, running) if table else print_lines(out, some, only_ids, running)
         if next(messages, None) is not None:
             out.note(f"{shown:,} shown, there are more: --limit 0 shows all")
         elif not shown and table:
-            filtered = topic is not None or end_us is not None or after is not None
+            filtered = topic is not None or end_us is not None or after is not None or state is not None
             what = "no dead letters" if dead else "nothing is pending"
             out.note(f"{what} that fits" if filtered else what)
         places = len(snapshot.problems())
     check_damage(places)
 
 
-def print_lines(out: Output, messages: Iterator[Message], only_ids: bool) -> int:
-    """Print messages as JSON lines, or only their ids; return how many."""
+def print_lines(out: Output, messages: Iterator[Message], only_ids: bool, running: Running | None = None) -> int:
+    """Print messages as JSON lines, with their states if `running` is given, or only their ids; return how many."""
     shown = 0
     for message in messages:
         shown += 1
         if only_ids:
             out.write(str(message.id))
             continue
-        out.record(message_fields(message))
+        out.record(
+            message_fields(message) | ({} if running is None or message.is_dead else state_fields(message, running))
+        )
     return shown
 
 
-def print_table(out: Output, messages: Iterator[Message], dead: bool, now_us: int) -> int:
+def print_table(
+    out: Output, messages: Iterator[Message], dead: bool, now_us: int, running: Running | None = None
+) -> int:
     """Print messages as a table, in parts, to limit memory; return how many."""
+    running = running if running is not None else Running()
     shown = 0
     while some := list(islice(messages, _TABLE_ROWS)):
         with_key = any(m.key is not None for m in some)
-        rows = [_row(m, now_us, with_key) for m in some]
+        rows = [_row(m, running, now_us, with_key) for m in some]
         if dead:
             columns = [Column("ID"), Column("DIED"), Column("TOPIC", 16), Column("REASON", 30), Column("BODY", 200)]
         else:
-            columns = [Column("ID"), Column("DUE"), Column(""), Column("TOPIC", 16), Column("BODY", 200)]
+            columns = [
+                Column("ID"), Column("DUE"), Column(""), Column("STATE", 24), Column("TOPIC", 16), Column("BODY", 200),
+            ]  # fmt: skip
         if with_key:
             columns.insert(-1, Column("KEY", 24))
         out.table(columns, rows)
@@ -112,7 +137,7 @@ def print_table(out: Output, messages: Iterator[Message], dead: bool, now_us: in
     return shown
 
 
-def _row(message: Message, now_us: int, with_key: bool) -> tuple[str, ...]:
+def _row(message: Message, running: Running, now_us: int, with_key: bool) -> tuple[str, ...]:
     call = call_text(message)
     end: tuple[str, ...] = (show_bytes(message.payload[:_SHOWN_BYTES]) if call is None else call[:_SHOWN_BYTES],)
     if with_key:
@@ -120,4 +145,5 @@ def _row(message: Message, now_us: int, with_key: bool) -> tuple[str, ...]:
     if message.died_us is not None:
         return str(message.id), short_time(message.died_us, now_us), message.topic, message.reason or "", *end
     due_us = message.due_us
-    return str(message.id), short_time(due_us, now_us), away(due_us - now_us), message.topic, *end
+    state = state_words(message, running, now_us)
+    return str(message.id), short_time(due_us, now_us), away(due_us - now_us), state, message.topic, *end

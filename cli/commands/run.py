@@ -71,6 +71,10 @@ _PATIENCE_S = 0.05
     "--on-jump", type=click.Choice(["fire", "hold"]), default="fire", show_default=True,
     help="When the clock jumps ahead by more than an hour: fire what that makes due, or go by the time that passed.",
 )  # fmt: skip
+@click.option(
+    "--history", type=click.IntRange(min=0), default=10_000, show_default=True, metavar="N",
+    help="How many ends to keep for `filewheel history`; 0 for none.",
+)  # fmt: skip
 @click.option("--raw", is_flag=True, help="Fire calls of handlers too, as plain messages.")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND [ARG]...]")
 def command(
@@ -86,6 +90,7 @@ def command(
     until_empty: bool,
     no_wait: bool,
     on_jump: str,
+    history: int,
     raw: bool,
     argv: tuple[str, ...],
 ) -> None:
@@ -116,7 +121,7 @@ def command(
         _refuse_calls(out)
     with Service() as service, Stop() as stop:
         try:
-            keeper = _open(out, no_wait, on_jump, None if keep_dead is None else keep_dead / US_PER_S, service)
+            keeper = _open(out, no_wait, on_jump, history, keep_dead, service)
             service.beat()
             with contextlib.closing(keeper), _go_on(out, once, until_empty) as go_on:
                 if not argv:
@@ -152,11 +157,12 @@ def _refuse_calls(out: Output) -> None:
         raise refused(call)
 
 
-def _open(out: Output, no_wait: bool, on_jump: str, keep_dead_s: float | None, service: Service) -> Keeper:
+def _open(out: Output, no_wait: bool, on_jump: str, history: int, keep_dead: int | None, service: Service) -> Keeper:
     """Become the keeper; print a note if it must wait."""
 
     def make(*, wait: bool) -> Keeper:
-        keeper = Keeper(out.dir, wait=wait, on_jump=on_jump, keep_dead_s=keep_dead_s, force=out.force)
+        keep_dead_s = None if keep_dead is None else keep_dead / US_PER_S
+        keeper = Keeper(out.dir, wait=wait, on_jump=on_jump, keep_dead_s=keep_dead_s, history=history, force=out.force)
         keeper.on_dead_dropped(lambda topics: out.note(f"dropped {count(len(topics), 'old dead letter')}"))
         return keeper
 

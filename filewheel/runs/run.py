@@ -195,6 +195,9 @@ class Kill:
 
     __slots__ = ("id", "then", "worked")
 
+    text = KILLED_TEXT
+    """The error of an attempt that was killed."""
+
     def __init__(self, id_: bytes, then: Then) -> None:
         self.id = id_
         self.then = then
@@ -206,8 +209,9 @@ class Kill:
 class Worker(Protocol):
     """A consumer that works on claimed messages elsewhere: in threads, processes, commands."""
 
-    kind: Kind
-    """Where it works, if it works in one kind of place; else "program"."""
+    @property
+    def kind(self) -> Kind:
+        """Return where it works, if that is one kind of place; else "program"."""
 
     def places(self) -> Iterable[tuple[bytes, Place]]:
         """Return where each begun message is worked on. Called in the housekeeper's thread."""

@@ -1,0 +1,98 @@
+"""`kill`: end one attempt that runs: its process of the pool, its command, or its coroutine.
+
+The keeper's process does it; no signal is sent from here.
+"""
+
+from __future__ import annotations
+
+import click
+
+from filewheel import Killed, MessageId, Wheel
+
+from .. import times
+from ..failure import Failure
+from ..input.params import DURATION
+from ..show.output import Output
+from ..show.runs import ended_words, run_words
+from ..times import US_PER_S
+from ..verb import verb
+
+_THEN = {"cancel": "it is dropped", "retry": "its retry policy goes on", "bury": "it is a dead letter now"}
+
+
+@verb(
+    "kill",
+    """
+    $ filewheel kill "$(filewheel inspect list --state running --limit 1 --ids)" || echo "nothing runs"
+    $ filewheel enqueue --in 1h --key oven hi && filewheel kill --key oven || echo "it waits: cancel it"
+    """,
+)
+@click.option("--key", metavar="KEY", help="The message that has this unique key.")
+@click.option("--retry", is_flag=True, help="The attempt has failed: the retry policy decides.")
+@click.option("--bury", is_flag=True, help="The message becomes a dead letter.")
+@click.option(
+    "--timeout", type=DURATION, default="10s", show_default=True, metavar="DUR", help="How long to wait for the end."
+)
+@click.argument("id_", required=False, metavar="[ID]")
+def command(out: Output, key: str | None, retry: bool, bury: bool, timeout: int, id_: str | None) -> None:
+    """End a message's attempt that runs now, and drop the message.
+
+    The keeper ends what it started itself: a process of its pool, a command of `run` with its child processes (SIGTERM,
+    and SIGKILL after two seconds), a coroutine at its next await. A thread cannot be ended, nor what a program of your
+    own does between a claim and its acknowledgement. A schedule goes on with its next occurrence. ID is the present or
+    the first id. Prints the id when the outcome is written.
+
+    \b
+    Exit codes:
+      4  it does not run: it ended by itself, or waits (`filewheel cancel` stops it)
+     15  it runs where nothing can end it
+     16  it did not end in time; it may still
+     20  no keeper runs
+    """
+    if (id_ is None) == (key is None):
+        raise click.UsageError("give an id or --key, and only one of them")
+    if retry and bury:
+        raise click.UsageError("give --retry or --bury, not both")
+    then = "retry" if retry else "bury" if bury else "cancel"
+    wanted = None if id_ is None else MessageId.parse(id_)
+    with out.wheel() as wheel:
+        killed = wheel.kill(wanted, key=key, then=then, timeout_s=timeout / US_PER_S)  # type: ignore[arg-type]
+        what = str(wanted) if wanted is not None else f"the message with the key {key!r}"
+        if not killed:
+            raise _failure(wheel, wanted, what, killed)
+    if out.json:
+        out.record({"id": None if wanted is None else str(wanted), "key": key, "outcome": killed.value, "then": then})
+    else:
+        out.write(str(wanted) if wanted is not None else key or "")
+    out.note(f"{what} was killed; {_THEN[then]}")
+
+
+def _failure(wheel: Wheel, id_: MessageId | None, what: str, killed: Killed) -> Failure:
+    """Return why nothing was killed."""
+    if killed is Killed.NO_KEEPER:
+        return Failure("no-keeper", f"no keeper runs on {wheel.path}, so nothing runs", hint="`filewheel cancel`")
+    if killed is Killed.TIMED_OUT:
+        return Failure(
+            "timed-out", f"{what} has not ended in time; it may still, or the keeper does not answer",
+            hint="`filewheel inspect list --state running` shows what runs",
+        )  # fmt: skip
+    if killed is Killed.WAITING:
+        return Failure("not-found", f"{what} has not begun", hint=f"`filewheel cancel {id_ or '--key ...'}` stops it")
+    if killed is Killed.OTHER:
+        return Failure("not-found", f"another kill of {what} came first, with another outcome")
+    running = wheel.running()
+    if killed in (Killed.THREAD, Killed.PROGRAM):
+        run = None if id_ is None else running.find(id_)
+        where = "" if run is None else f" ({run_words(run, times.now_us())})"
+        return Failure(
+            "unkillable",
+            f"{what} runs in a {'thread' if killed is Killed.THREAD else 'program of its own'}{where}: nothing can end "
+            "it from outside",
+            hint="`filewheel cancel` keeps it from being tried again; only the end of its process ends it",
+        )
+    past = wheel.history(id=id_, limit=1) if id_ is not None else []
+    if past:
+        return Failure("not-found", f"{what} does not run: {ended_words(past[0], times.now_us())}")
+    if id_ is not None and wheel.get(id_) is not None:
+        return Failure("not-found", f"{what} does not run: it waits", hint=f"`filewheel cancel {id_}` stops it")
+    return Failure("not-found", f"{what} does not run", hint="`filewheel inspect list --state running` shows what does")

@@ -1,0 +1,83 @@
+"""Runs and their ends, in words and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from filewheel import Damaged, Ended, Message, Run, Running, Wheel
+from filewheel.tools.dump import iso
+
+from .. import times
+from .output import Output
+from .text import away, span
+
+
+def running_of(out: Output, wheel: Wheel) -> Running:
+    """Return what runs. A list that cannot be read, or is old, is a warning: the table of begins says what runs."""
+    try:
+        running = wheel.running()
+    except Damaged as exc:
+        out.warn(f"since when and where messages run is not known: {exc}")
+        return Running()
+    now_us = times.now_us()
+    if running.is_stale(now_us):
+        out.warn(f"the keeper has written what runs {away(-running.age_us(now_us))}: it is stuck, or stopped")
+    return running
+
+
+def state_words(message: Message, running: Running, now_us: int) -> str:
+    """Return the state of a pending message in a few words: "runs 12s, try 2"."""
+    state = running.state_of(message.id)
+    if state != "running":
+        return state
+    run = running.find(message.id)
+    since = "" if run is None or run.begun_us is None else f" {span(max(0, now_us - run.begun_us))}"
+    attempt = f", try {message.attempt + 1}" if message.attempt else ""
+    return f"runs{since}{attempt}"
+
+
+def overview_words(running: Running, now_us: int) -> str:
+    """Return how many messages run, and the longest of them: "3, the first for 12m in thread filewheel-1"."""
+    first = running[0]
+    longest = f", the first {run_words(first, now_us).removeprefix('runs ')}" if first.begun_us is not None else ""
+    more = running.claimed - running.begun
+    return f"{running.begun:,}{longest}" + (f"; {more:,} more {'is' if more == 1 else 'are'} claimed" if more else "")
+
+
+def run_words(run: Run, now_us: int) -> str:
+    """Return since when and where a message runs: "runs for 12s in thread filewheel-1"."""
+    if run.begun_us is None:
+        return "claimed, and has not begun"
+    return f"runs for {span(max(0, now_us - run.begun_us))} in {run.place}"
+
+
+def ended_words(ended: Ended, now_us: int) -> str:
+    """Return how an attempt ended: "acked 3s ago, after 0.2s"."""
+    took = "" if ended.took_us is None else f", after {span(ended.took_us)}"
+    error = f": {ended.error}" if ended.error else ""
+    return f"{ended.outcome} {away(ended.ended_us - now_us)}{took}{error}"
+
+
+def state_fields(message: Message, running: Running) -> dict[str, Any]:
+    """Return the JSON fields of a pending message's state."""
+    state = running.state_of(message.id)
+    fields: dict[str, Any] = {"state": state}
+    run = running.find(message.id) if state == "running" else None
+    if run is not None and run.begun_us is not None and run.place is not None:
+        fields |= {
+            "running_since": iso(run.begun_us), "running_since_us": run.begun_us, "where": run.place.kind,
+            "thread": run.place.name or None, "pid": run.place.pid,
+        }  # fmt: skip
+    return fields
+
+
+def ended_fields(ended: Ended) -> dict[str, Any]:
+    """Return the JSON fields of the end of an attempt."""
+    return {
+        "id": str(ended.id), "first_id": str(ended.first_id), "topic": ended.topic, "key": ended.key,
+        "outcome": ended.outcome, "error": ended.error, "attempt": ended.attempt, "where": ended.place or None,
+        "due": iso(ended.due_us), "due_us": ended.due_us,
+        "begun": None if ended.begun_us is None else iso(ended.begun_us), "begun_us": ended.begun_us,
+        "ended": iso(ended.ended_us), "ended_us": ended.ended_us, "took_us": ended.took_us,
+        "moved_to": None if ended.moved_to is None else str(ended.moved_to),
+    }  # fmt: skip
