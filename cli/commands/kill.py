@@ -23,8 +23,8 @@ _THEN = {"cancel": "it is dropped", "retry": "its retry policy goes on", "bury":
 @verb(
     "kill",
     """
-    $ filewheel kill "$(filewheel inspect list --state running --limit 1 --ids)" || echo "nothing runs"
-    $ filewheel enqueue --in 1h --key oven hi && filewheel kill --key oven || echo "it waits: cancel it"
+    $ filewheel inspect list --state running --ids | xargs -r -n 1 filewheel kill
+    $ filewheel inspect list --state running --topic 'mail*' --ids | xargs -r -n 1 filewheel kill --retry
     """,
 )
 @click.option("--key", metavar="KEY", help="The message that has this unique key.")
