@@ -23,8 +23,8 @@ _THEN = {"cancel": "it is dropped", "retry": "its retry policy goes on", "bury":
 @verb(
     "kill",
     """
-    $ filewheel inspect list --state running --ids | xargs -r -n 1 filewheel kill
-    $ filewheel inspect list --state running --topic 'mail*' --ids | xargs -r -n 1 filewheel kill --retry
+    $ filewheel inspect list --state running --ids | xargs -rn1 filewheel kill
+    $ filewheel inspect list --state running --ids | xargs -rn1 filewheel kill --retry
     """,
 )
 @click.option("--key", metavar="KEY", help="The message that has this unique key.")
