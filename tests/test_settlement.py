@@ -439,5 +439,5 @@ def test_an_event_loop_settles_many_at_once(wheel_dir: Path) -> None:
 
 
 def test_a_settlement_of_an_unknown_kind_is_refused_when_it_is_made() -> None:
-    with pytest.raises(BadArgument, match="acked, retried, deferred, buried, not 'foo'"):
+    with pytest.raises(BadArgument, match="acked, retried, deferred, buried, killed, not 'foo'"):
         Settlement(bytes(16), "foo")  # type: ignore[arg-type]

@@ -114,9 +114,7 @@ def command(
     --retries, --backoff and --timeout are for messages that were enqueued without their own.
     Under systemd it reports when it fires or stands by (Type=notify), and signs of life (WatchdogSec=).
     """
-    _check_program(argv)
-    if not argv and (jobs > 1 or timeout is not None):
-        raise click.UsageError("--jobs and --timeout go with a COMMAND")
+    _check_program(argv, for_a_command=jobs > 1 or timeout is not None)
     if not raw:
         _refuse_calls(out)
     with Service() as service, Stop() as stop:
@@ -141,7 +139,10 @@ def command(
             leave_at_once(INTERRUPTED)
 
 
-def _check_program(argv: tuple[str, ...]) -> None:
+def _check_program(argv: tuple[str, ...], *, for_a_command: bool) -> None:
+    """Raise unless the command can be started; without one, options that are for a command are wrong."""
+    if not argv and for_a_command:
+        raise click.UsageError("--jobs and --timeout go with a COMMAND")
     if argv and shutil.which(argv[0]) is None:
         there = os.path.isfile(argv[0])
         raise click.UsageError(

@@ -55,6 +55,8 @@ class Settlement:
     successor: Message | None = None
     """Also enqueued in the same frame, unless the message was cancelled while it ran."""
     _: KW_ONLY
+    outcome: str = ""
+    """The word for it in the history of runs, such as "missed"; empty for that of `what`."""
     delay: Delay | None = None
     """In place of `due_us`: seconds or a timedelta, counted from `Keeper.settle`."""
     at: At | None = None
@@ -70,6 +72,8 @@ class Settlement:
         if not isinstance(self.failed, str | None) or not isinstance(self.details, str | bytes):
             given = shown((self.failed, self.details))
             raise BadArgument(f"failed is a str, and details are a str or bytes, not {given}")
+        if not isinstance(self.outcome, str):
+            raise BadArgument(f"an outcome is a str, not {shown(self.outcome)}")
         if self.delay is None and self.at is None:
             return
         if (self.delay is not None and self.at is not None) or self.due_us:

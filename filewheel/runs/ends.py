@@ -87,7 +87,7 @@ class Ends:
             outcome = KILLED
         elif moved_to is None and outcome != ACKED:
             outcome = CANCELLED
-        self._note([put], outcome, settlement.failed or settlement.reason, moved_to)
+        self._note([put], settlement.outcome or outcome, settlement.failed or settlement.reason, moved_to)
 
     def forget(self, id_: bytes) -> None:
         """Forget what was reported of a message that is not settled after all. Thread-safe."""

@@ -105,7 +105,7 @@ class PlainOccurrences:
         if self._occurrences.fate_of(message, now_us) is None:
             return None
         successor = self._occurrences.next_of(message, now_us, called=False)
-        return Settlement(message.id, successor=successor)
+        return Settlement(message.id, successor=successor, outcome="missed")
 
     def succeeded(self, message: Message, started_us: int) -> Settlement:
         """Return the settlement of a message whose work, started at a time, is done."""
