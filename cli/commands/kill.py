@@ -24,7 +24,6 @@ _THEN = {"cancel": "it is dropped", "retry": "its retry policy goes on", "bury":
     "kill",
     """
     $ filewheel inspect list --state running --ids | xargs -rn1 filewheel kill
-    $ filewheel inspect list --state running --ids | xargs -rn1 filewheel kill --retry
     """,
 )
 @click.option("--key", metavar="KEY", help="The message that has this unique key.")
