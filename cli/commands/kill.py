@@ -43,7 +43,7 @@ def command(out: Output, key: str | None, retry: bool, bury: bool, timeout: int,
 
     \b
     Exit codes:
-      4  it does not run: it ended by itself, or waits (`filewheel cancel` stops it)
+      4  it does not run: it ended by itself, or waits (cancel it)
      15  it runs where nothing can end it
      16  it did not end in time; it may still
      20  no keeper runs

@@ -25,6 +25,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from filewheel.aio.batching import Batcher, BatchingWheel
 from filewheel.aio.due import Due, DueKeeper, SharedKeeper
 from filewheel.aio.keeper import AsyncKeeper
+from filewheel.aio.killing import kill
 from filewheel.aio.thread import LoopThread, close_each
 from filewheel.changes import CLEAR_AT_ONCE, Revived
 from filewheel.checks import check_flag, check_items, check_path, check_whole
@@ -38,8 +39,6 @@ from filewheel.format.settings import PAYLOAD_BYTES_MAX_DEFAULT, SLOTS_DEFAULT, 
 from filewheel.journal.columns import At, Delay, Headers
 from filewheel.laps.window import Budget
 from filewheel.message import Message, MessageId
-from filewheel.runs.kills import POLL_S, TIMEOUT_S, Killed
-from filewheel.runs.run import Then
 from filewheel.schedules.plain import PlainSchedule
 from filewheel.wheel import OnConflict, Wheel
 
@@ -378,23 +377,7 @@ class AsyncWheel:
     running = _reads(Wheel.running)
     history = _reads(Wheel.history)
     schedules = _reads(Wheel.schedules)
-
-    async def kill(
-        self, id_: MessageId | str | bytes | None = None, *, key: str | None = None, then: Then = "cancel",
-        timeout_s: float = TIMEOUT_S,
-    ) -> Killed:  # fmt: skip
-        """End the attempt of a message that runs now (see Wheel.kill). A cancelled task withdraws the request."""
-        asked = await self._read(lambda wheel: wheel._ask_kill(id_, key, then, timeout_s))
-        try:
-            async with asyncio.timeout(timeout_s):
-                while (answer := await self._read(lambda _: asked.look())) is None:
-                    await asyncio.sleep(POLL_S)
-        except TimeoutError:
-            return Killed.TIMED_OUT
-        finally:
-            if self._reader is not None:
-                self._reader.post(asked.close)
-        return answer
+    kill = kill
 
     async def list(
         self,
