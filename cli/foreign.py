@@ -28,7 +28,7 @@ _WORDS: dict[tuple[str, ...], str] = {
     ("replicate",): "sync mirror follow",
     ("promote",): "failover takeover",
     ("when",): "cron next",
-    ("--help",): "help usage man",
+    ("--help",): "help usage",
     ("--version",): "version",
 }
 FOREIGN = {word: commands for commands, words in _WORDS.items() for word in words.split()}

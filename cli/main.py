@@ -52,6 +52,7 @@ VERBS = (
     "demo",
     "bench",
     "completion",
+    "man",
 )
 
 _GROUPS = ("inspect", "dead", "backup", "kafka", "timers")
