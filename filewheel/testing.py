@@ -8,22 +8,29 @@ Invariant: at each call of a handler the clock shows its due time, or a later on
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import overload
+from typing import TypeVar, overload
 
+from filewheel.checks import check_path
+from filewheel.env import Clock
 from filewheel.errors import BadArgument, FilewheelError
 from filewheel.message import to_datetime
 from filewheel.scheduling.aio import AsyncScheduler
 from filewheel.scheduling.dispatcher import Dispatcher
-from filewheel.scheduling.scheduler import Scheduler
+from filewheel.scheduling.scheduler import Scheduler, WheelOpener
 from filewheel.timespec import at_us, check_due, delay_us
+from filewheel.wheel import Wheel
 
 START = datetime(2029, 1, 1, tzinfo=UTC)
 """The default start of a clock: a Monday, at midnight."""
 STEPS_MAX = 10_000
+AnyScheduler = TypeVar("AnyScheduler", Scheduler, AsyncScheduler)
 
 
 class TooManySteps(FilewheelError):
@@ -84,6 +91,54 @@ class FakeClock:
 
     def __repr__(self) -> str:
         return f"<FakeClock {self.now.isoformat()}>"
+
+
+@contextlib.contextmanager
+def redirected(scheduler: AnyScheduler, path: str | os.PathLike[str], clock: Clock) -> Iterator[AnyScheduler]:
+    """Let a scheduler that a module defines use another wheel and another clock, inside of the block.
+
+    The handlers and schedules stay, and so do all references to them. At the end the scheduler is as it was, and the
+    wheel at `path`, which is made if it is missing, is closed. An AsyncScheduler is to be stopped before that.
+
+    Raises BadArgument when the scheduler has been started.
+    """
+    plain = scheduler.blocking if isinstance(scheduler, AsyncScheduler) else scheduler
+    if plain.state != "stopped":
+        raise BadArgument("this scheduler was started: it fires or stands by", hint="start it in the block, or not")
+    where = os.path.abspath(check_path(path))
+    env = plain._env.using(clock=clock)
+    Wheel.open_or_create(where, env=env).close()  # so that no warning is logged that it was missing
+    changes: list[tuple[object, dict[str, object]]] = [
+        (plain, {
+            "_path": where, "_env": env, "_clock": env.clock, "_wheel": None, "_wheel_pid": 0,
+            "_opener": WheelOpener(where, create=True, sync=None, env=env),
+        }),
+    ]  # fmt: skip
+    if isinstance(scheduler, AsyncScheduler):
+        prepare = scheduler._prepare
+        again = partial(prepare.func, where, **{**prepare.keywords, "env": env})
+        changes.append(
+            (
+                scheduler,
+                {
+                    "_clock": env.clock,
+                    "_prepare": again,
+                    "_wheel": None,
+                    "_home": None,
+                    "_opening": asyncio.Lock(),
+                    "_ending": None,
+                },
+            )
+        )
+    before = [(one, {name: getattr(one, name) for name in names}) for one, names in changes]
+    for one, names in changes:
+        vars(one).update(names)
+    try:
+        yield scheduler
+    finally:
+        plain.stop(0)
+        for one, names in before:
+            vars(one).update(names)  # mutant: redirected-for-good
 
 
 @overload

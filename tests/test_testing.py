@@ -17,13 +17,14 @@ from filewheel import (
     GiveUp,
     Keeper,
     Locked,
+    NoWheel,
     Retry,
     RetryLater,
     Scheduler,
     Wheel,
     current_job,
 )
-from filewheel.testing import FakeClock, TooManySteps, advance, run_until
+from filewheel.testing import FakeClock, TooManySteps, advance, redirected, run_until
 from tests.conftest import assert_whole
 from tests.support import eventually
 from tests.support_aio import our_threads
@@ -290,3 +291,69 @@ def test_an_async_scheduler_is_awaited_and_calls_coroutines_in_that_loop(
     asyncio.run(main())
     assert log == [("first", 60), ("second", 3660)]
     assert our_threads() == []
+
+
+# -- redirected -----------------------------------------------------------------------------------------------
+
+
+def test_a_scheduler_of_a_module_is_redirected_for_a_block_and_is_then_as_it_was(tmp_path: Path) -> None:
+    program = Scheduler(tmp_path / "nowhere" / "jobs.wheel", create=False)
+    called: list[str] = []
+
+    @program.on()
+    def remind(name: str) -> None:
+        called.append(name)
+
+    @program.every("0 9 * * *")
+    def report() -> None:
+        called.append("report")
+
+    before = vars(program).copy()
+    clock = FakeClock()
+    with redirected(program, tmp_path / "test.wheel", clock) as scheduler:
+        assert scheduler is program
+        remind.after(3600, "ann")
+        advance(program, clock, 10 * 3600)
+        assert called == ["ann", "report"]
+        assert program.path == str(tmp_path / "test.wheel")
+    assert vars(program) == before
+    with pytest.raises(NoWheel):
+        remind.after(0, "bob")
+    assert_whole(tmp_path / "test.wheel")
+
+
+def test_a_scheduler_that_was_started_is_not_redirected(wheel_dir: Path, tmp_path: Path) -> None:
+    with Scheduler(wheel_dir) as scheduler, pytest.raises(BadArgument, match="was started"):
+        with redirected(scheduler, tmp_path / "other", FakeClock()):
+            pass
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_error_in_the_block_gives_the_scheduler_back(wheel_dir: Path, tmp_path: Path) -> None:
+    scheduler = Scheduler(wheel_dir)
+    with pytest.raises(ZeroDivisionError), redirected(scheduler, tmp_path / "other", FakeClock()):
+        raise ZeroDivisionError
+    assert scheduler.path == str(wheel_dir)
+
+
+def test_an_async_scheduler_is_redirected_and_its_coroutines_run_in_the_loop_of_the_test(tmp_path: Path) -> None:
+    program = AsyncScheduler(tmp_path / "nowhere" / "jobs.wheel", create=False)
+    called: list[str] = []
+
+    @program.on()
+    async def remind(name: str) -> None:
+        called.append(name)
+
+    before = vars(program).copy()
+    clock = FakeClock()
+
+    async def test() -> None:
+        await remind.after(60, "ann")
+        await advance(program, clock, 60)
+        await program.stop()
+
+    with redirected(program, tmp_path / "test.wheel", clock):
+        asyncio.run(test())
+    assert called == ["ann"]
+    assert vars(program) == before
+    assert_whole(tmp_path / "test.wheel")

@@ -76,4 +76,11 @@ MUTANTS: list[Mutant] = [
         "a backup that is not in step is found",
         "tests/test_health.py::test_backups_count_only_on_request_and_must_be_followed",
     ),
+    m(
+        "redirected-for-good",
+        "H",
+        DROP,
+        "a scheduler that a test redirected is as it was when the test ends",
+        "tests/test_testing.py::test_an_error_in_the_block_gives_the_scheduler_back",
+    ),
 ]
