@@ -103,7 +103,8 @@ def check_health(
     keeper is stuck when it was stopped, or has not come around for `max_lag_s` (15 seconds at least). Without
     `needs_keeper` a timer fires, and only the wait counts. With `backups` each one must be current and followed.
 
-    Cost: a stat of each slot and lap file, and the undealt journals; 3 ms for an empty wheel. Raises NoWheel, Unsafe,
+    Cost: a stat of each slot and lap file, and the undealt journals: under a millisecond for an empty wheel, 0.2 s of
+    processor for a million messages over a year, which have 33,000 files. Raises NoWheel, Unsafe,
     NewerFormat, Damaged, DiskError: then nothing is known.
     """
     max_lag_us = int(check_number("max_lag_s", max_lag_s, least=0) * US_PER_S)
