@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -95,6 +96,28 @@ def examples(text: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
+_OFFERS = {
+    "topic": "topic", "key": "key", "schedule": "schedule", "name": "schedule", "names": "schedule", "tz": "zone",
+    "id_": "id", "ids": "id",
+}  # fmt: skip
+"""Parameter of a verb → what a shell completes it with (input/complete.py)."""
+
+
+def _offer(command: click.Command, *, wheel: bool) -> None:
+    """Let a shell complete the parameters of a verb by their names: from the wheel, and time zones."""
+    for param in command.params:
+        kind = _OFFERS.get(param.name or "")
+        if kind == "zone" or (kind and wheel):
+            vars(param)["shell_complete"] = partial(_complete, kind, param)
+
+
+def _complete(kind: str, param: click.Parameter, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    from .input import complete  # not for each command line
+
+    found: list[CompletionItem] = getattr(complete, f"complete_{kind}")(ctx, param, incomplete)
+    return found
+
+
 def verb(
     name: str, example: str, *, own: tuple[str, ...] = (), wheel: bool = True
 ) -> Callable[[Callable[..., Any]], click.Command]:
@@ -106,6 +129,7 @@ def verb(
     def make(function: Callable[..., Any]) -> click.Command:
         decorated: Callable[..., Any] = common(own=own, wheel=wheel)(click.pass_obj(function))
         made: click.Command = click.command(name, epilog=examples(example))(decorated)
+        _offer(made, wheel=wheel)
         return made
 
     return make

@@ -76,6 +76,26 @@ def test_without_a_wheel_bash_offers_nothing_and_says_nothing(fw: Fw, tmp_path: 
     assert bash(fw, tmp_path, "cancel", "--key", "t", FILEWHEEL=wheel) == []
 
 
+@pytest.mark.parametrize(
+    ("command", "name", "word"),
+    [
+        (["cancel"], "ids", "01"), (["reschedule"], "key", "t"), (["enqueue"], "topic", "u"), (["kill"], "id_", "01"),
+        (["history"], "topic", "mail"), (["dead", "list"], "topic", "mail"), (["when"], "tz", "europe/ber"),
+    ],
+)  # fmt: skip
+def test_a_parameter_is_completed_by_its_name_in_every_verb_for_a_wheel(
+    fw: Fw, command: list[str], name: str, word: str
+) -> None:
+    out = Output()
+    out.dir = str(fw.wheel)
+    context, found = click.Context(cli, obj=out), cli
+    for part in command:
+        assert isinstance(found, click.Group)
+        found = found.get_command(context, part)  # type: ignore[assignment]
+    (param,) = [one for one in found.params if one.name == name]
+    assert param.shell_complete(context, word)
+
+
 def offered(completer: complete.Completer, wheel: Path, incomplete: str) -> list[str]:
     out = Output()
     out.dir = str(wheel)

@@ -15,7 +15,6 @@ from filewheel.tools.dump import iso
 
 from .. import times
 from ..failure import Failure
-from ..input.complete import complete_id, complete_key, complete_topic
 from ..input.lines import chunks, read_ids
 from ..lost import key_lost, lost_of, not_pending
 from ..show.output import Output
@@ -38,11 +37,11 @@ _WORDS = {Cancelled.BEGUN: "had begun", Cancelled.MAYBE_BEGUN: "may have begun"}
     """,
 )
 @click.option("--all", "everything", is_flag=True, help="Everything that is pending; asks first.")
-@click.option("--key", metavar="KEY", shell_complete=complete_key, help="The message that has this unique key.")
-@click.option("--topic", metavar="GLOB", shell_complete=complete_topic, help="With --all: only what has this topic.")
+@click.option("--key", metavar="KEY", help="The message that has this unique key.")
+@click.option("--topic", metavar="GLOB", help="With --all: only what has this topic.")
 @click.option("--dead", is_flag=True, help="With --all: the dead letters instead.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.argument("ids", nargs=-1, metavar="[ID... | -]", shell_complete=complete_id)
+@click.argument("ids", nargs=-1, metavar="[ID... | -]")
 def command(
     out: Output, everything: bool, key: str | None, topic: str | None, dead: bool, yes: bool, ids: tuple[str, ...]
 ) -> None:

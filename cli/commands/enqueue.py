@@ -19,7 +19,6 @@ from filewheel.tools.dump import iso
 from .. import times
 from ..failure import Failure, is_unit
 from ..input.batch import Defaults, Intake, enqueue_all
-from ..input.complete import complete_key, complete_topic
 from ..input.lines import Spool, stdin
 from ..input.params import DURATION, HEADER, JSON_ARGS, SYNC, BareSeconds, When, one_due, require_due
 from ..show.members import roster_of
@@ -50,7 +49,6 @@ _STDIN_BYTES_MAX = (1 << 30) + 1
 @click.option(
     "--topic",
     default="",
-    shell_complete=complete_topic,
     help="The destination, as text. `inspect list` and `cancel --all` filter by it.",
 )
 @click.option(
@@ -58,9 +56,7 @@ _STDIN_BYTES_MAX = (1 << 30) + 1
     help="In place of BODY: arguments for the handler that --topic names. A list, or an object of keyword arguments.",
 )  # fmt: skip
 @click.option("--header", "headers", type=HEADER, multiple=True, metavar="K=V", help="A header; may be repeated.")
-@click.option(
-    "--key", metavar="KEY", shell_complete=complete_key, help="A unique key: at most one living message has it."
-)
+@click.option("--key", metavar="KEY", help="A unique key: at most one living message has it.")
 @click.option(
     "--on-conflict", type=click.Choice(get_args(OnConflict)), default="reject", show_default=True,
     help="When another message has the key: fail (exit code 5), print that one's id, or cancel that one.",

@@ -216,7 +216,7 @@ def _panels(out: Output, ahead: Ahead, topics: dict[str, int]) -> list[str]:
     """,
 )
 @click.option("--body", is_flag=True, help="Only the payload, byte for byte.")
-@click.argument("id_", metavar="ID", shell_complete=complete_id)
+@click.argument("id_", metavar="ID")
 def message(out: Output, body: bool, id_: str) -> None:
     """Show one message whole: short, `inspect ID`.
 

@@ -11,7 +11,6 @@ from filewheel import Message, Running
 
 from .. import times
 from ..failure import check_damage
-from ..input.complete import complete_topic
 from ..input.params import DURATION, TIME, When
 from ..show.calls import call_text, message_fields
 from ..show.output import Column, Output
@@ -35,9 +34,7 @@ _SHOWN_BYTES = 400
     $ filewheel inspect list --state running
     """,
 )
-@click.option(
-    "--topic", metavar="GLOB", shell_complete=complete_topic, help="Only this topic: a name, or a pattern with * and ?."
-)
+@click.option("--topic", metavar="GLOB", help="Only this topic: a name, or a pattern with * and ?.")
 @click.option("--after", type=TIME, metavar="TIME", help="Only what is due at or after this time.")
 @click.option("--before", type=TIME, metavar="TIME", help="Only what is due before this time.")
 @click.option("--within", type=DURATION, metavar="DUR", help="Only what is due between now and then, or overdue.")

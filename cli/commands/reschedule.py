@@ -8,7 +8,6 @@ from filewheel import MessageId, NotFound
 from filewheel.tools.dump import iso
 
 from .. import times
-from ..input.complete import complete_id, complete_key
 from ..input.lines import chunks, read_ids
 from ..input.params import When, require_due
 from ..lost import key_lost, lost_of
@@ -31,8 +30,8 @@ _CHUNK = 100
     """,
 )
 @due_options
-@click.option("--key", metavar="KEY", shell_complete=complete_key, help="The message that has this unique key.")
-@click.argument("ids", nargs=-1, metavar="[ID... | -]", shell_complete=complete_id)
+@click.option("--key", metavar="KEY", help="The message that has this unique key.")
+@click.argument("ids", nargs=-1, metavar="[ID... | -]")
 def command(out: Output, in_us: int | None, at: When | None, key: str | None, ids: tuple[str, ...]) -> None:
     """Move messages to another time.
 

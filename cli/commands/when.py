@@ -16,7 +16,6 @@ from filewheel.scheduling.cron import Recurrence, Zone, read_recurrence
 from filewheel.tools.dump import iso
 
 from .. import times
-from ..input.complete import complete_zone
 from ..input.params import read_time
 from ..show.output import Column, Output
 from ..show.text import offset, span
@@ -42,7 +41,6 @@ _MOVED = "moved by a gap"
 @click.option(
     "--tz",
     metavar="ZONE",
-    shell_complete=complete_zone,
     default="UTC",
     show_default=True,
     help="The time zone that it is meant in: Europe/Berlin.",
