@@ -63,6 +63,9 @@ MEANING = {
     INTERRUPTED: "interrupted",
 }
 
+SCHEDULE_PREFIX = "filewheel.every:"
+"""What the key of a schedule's occurrence begins with; the name follows."""
+
 _CODES = {
     "usage": USAGE,
     "partly": PARTLY,
@@ -129,7 +132,7 @@ def failure_of(exc: BaseException) -> Failure:
 
 def _shell_hint(exc: FilewheelError) -> str | None:
     """Return an error's hint, with options in place of Python arguments."""
-    if isinstance(exc, KeyHeld):
+    if isinstance(exc, KeyHeld) and not exc.key.startswith(SCHEDULE_PREFIX):
         return "cancel it, wait until it is done, or use --on-conflict keep or replace"
     if isinstance(exc, TooLarge) and "payload_bytes_max" in (exc.hint or ""):
         return "store it elsewhere and enqueue its name, or make a wheel with a larger `init --payload-max`"

@@ -28,6 +28,8 @@ VERBS = (
     "cancel",
     "reschedule",
     "kill",
+    "schedule",
+    "unschedule",
     "inspect",
     "dead",
     "run",
@@ -55,7 +57,7 @@ VERBS = (
     "man",
 )
 
-_GROUPS = ("inspect", "dead", "backup", "kafka", "timers")
+_GROUPS = ("schedule", "inspect", "dead", "backup", "kafka", "timers")
 """Verbs with sub-verbs."""
 
 _EPILOG = "\n\n".join(

@@ -174,14 +174,14 @@ def test_recurring_work_is_listed_with_what_it_calls_and_when_it_comes_next(fw: 
     (shown,) = fw("inspect", each.pop("id")).json
     assert each == {
         "name": "per-user", "when": "0 0 * * *", "tz": "UTC", "missed": "all", "declared": False, "handler": "digest",
-        "attempt": 0,
+        "topic": "digest", "body": "digest('ann')", "attempt": 0,
     }  # fmt: skip
     assert shown["schedule"] == {k: each[k] for k in ("name", "when", "tz", "missed", "declared")}
     assert (found["report"]["tz"], found["report"]["declared"]) == ("Europe/Berlin", True)
     assert (found["cleaning\x1b[2J"]["when"], found["cleaning\x1b[2J"]["tz"]) == ("every 1d6h", None)
     text = fw("inspect", "schedules", "--no-json").out
     header, *rows = text.splitlines()
-    assert header.split() == ["NAME", "WHEN", "ZONE", "NEXT", "HANDLER", "MISSED", "FROM"]
+    assert header.split() == ["NAME", "WHEN", "ZONE", "NEXT", "TOPIC", "MISSED", "FROM", "BODY"]
     (row,) = [row for row in rows if row.startswith("report")]
     assert "0 9 * * mon-fri  Europe/Berlin" in row or "0 9 * * 1-5  Europe/Berlin" in row
     assert any(row.startswith("cleaning\\x1b[2J  every 1d6h") for row in rows)

@@ -19,6 +19,7 @@ from filewheel.tools.dump import iso
 from .. import times
 from ..failure import Failure, is_unit
 from ..input.batch import Defaults, Intake, enqueue_all
+from ..input.body import read_body
 from ..input.lines import Spool, stdin
 from ..input.params import DURATION, HEADER, JSON_ARGS, SYNC, BareSeconds, When, one_due, require_due
 from ..show.members import roster_of
@@ -27,9 +28,6 @@ from ..show.text import RUN, WORK, away, count, full_time, offset
 from ..show.text import local as to_local
 from ..times import US_PER_S, to_datetime
 from ..verb import due_options, verb
-
-_STDIN_BYTES_MAX = (1 << 30) + 1
-"""More than the largest payload of any wheel."""
 
 
 @verb(
@@ -180,16 +178,7 @@ def _payload(out: Output, body: str | None, in_us: int | None) -> bytes:
         raise click.UsageError(
             f"a duration is one word, as in --in 5m; for the payload {body!r} give --in a unit, as in --in 5s"
         )
-    if body is None and out.stdin_is_terminal:
-        raise click.UsageError("BODY is missing; `-` reads it from the terminal up to Ctrl-D, '' is an empty message")
-    if body is None or body == "-":
-        read = stdin().read(_STDIN_BYTES_MAX)
-        if body is None and not read:  # from a timer, or the wrong end of a pipe: hardly intended
-            raise click.UsageError(
-                "BODY is missing, and stdin is empty; '' is an empty message, and `-` accepts an empty stdin"
-            )
-        return read
-    return os.fsencode(body)  # the shell's bytes, in every locale
+    return read_body(out, body)
 
 
 def _fires_now(out: Output, *, many: bool = False, is_call: bool = False) -> str:

@@ -139,7 +139,7 @@ def when_of(recurrence: Recurrence) -> tuple[str, str | None]:
     if isinstance(recurrence, Cron):
         return recurrence.text, recurrence.tz
     if isinstance(recurrence, Once):
-        return f"at {iso(recurrence.at_us)}", None
+        return f"at {iso(recurrence.at_us).replace('.000000Z', 'Z')}", None
     us = recurrence.interval_us
     text = span(us).replace(" ", "") if us % US_PER_S == 0 else ""
     # `span` shows two units; an interval with more is written in seconds.
@@ -151,12 +151,21 @@ def _parsed_us(text: str) -> int:
 
 
 def schedule_fields(definition: StoredSchedule) -> dict[str, Any]:
-    """Return the JSON fields of a schedule's definition."""
+    """Return the JSON fields of a schedule's definition; `start` to `source` are missing where they are not set."""
     when, zone = when_of(definition.recurrence)
+    more: dict[str, Any] = {
+        "start": None if definition.start_us is None else iso(definition.start_us),
+        "end": None if definition.end_us is None else iso(definition.end_us),
+        "jitter_s": definition.jitter_us / US_PER_S or None,
+        "count": definition.count,
+        "left": definition.left,
+        "source": definition.source or None,
+    }
     return {
         "name": definition.name,
         "when": when,
         "tz": zone,
         "missed": definition.missed,
         "declared": definition.is_declared,
+        **{name: value for name, value in more.items() if value is not None},
     }

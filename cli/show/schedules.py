@@ -1,0 +1,95 @@
+"""Schedules for people and as JSON: what is planted, and the list of all.
+
+`schedule list` and `inspect schedules` are this list.
+Invariant: a damaged place is reported, after the rest was printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from filewheel import StoredSchedule, Wheel, schedule_of
+from filewheel.message import SCHEDULE
+from filewheel.tools.dump import iso
+
+from .. import times
+from ..failure import check_damage
+from .calls import call_text, schedule_fields, when_of
+from .output import Column, Output
+from .text import away, full_time, short_time, show_bytes
+
+_WHOLE = 110
+"""A narrower terminal omits how far away the next one is, and FROM; JSON has them."""
+
+
+def list_schedules(out: Output, name: str | None) -> None:
+    """Print the schedules of this name or glob. Reads every pending message."""
+    with out.wheel() as wheel, wheel.snapshot() as snapshot, out.progress("looking", None) as progress:
+
+        def each() -> Iterator[StoredSchedule]:
+            for number, message in enumerate(snapshot.messages()):
+                progress.at(number)
+                stored = schedule_of(message) if SCHEDULE in message.headers else None
+                if stored is not None and (name is None or stored.name == name or fnmatchcase(stored.name, name)):
+                    yield stored
+
+        found = [*each()]
+        places = len(snapshot.problems())
+    if out.wants_json:
+        for stored in found:
+            out.record(fields_of(stored))
+    elif found:
+        _print_table(out, found)
+    else:
+        out.note("no recurring work" if name is None else "no recurring work of that name")
+    check_damage(places)
+
+
+def fields_of(stored: StoredSchedule) -> dict[str, object]:
+    """Return the JSON fields of a schedule and its next occurrence."""
+    message = stored.occurrence
+    return {
+        **schedule_fields(stored),
+        "handler": message.topic,
+        "topic": message.topic,
+        "body": show_bytes(message.payload) if stored.is_plain else call_text(message),
+        "next": iso(message.due_us),
+        "next_us": message.due_us,
+        "attempt": message.attempt,
+        "id": str(message.id),
+    }
+
+
+def print_planted(out: Output, wheel: Wheel, name: str, done: str) -> None:
+    """Print a schedule that was planted: a line, or JSON with what was `done`."""
+    found = wheel.schedules(name)
+    for stored in found:
+        if out.wants_json:
+            out.record({**fields_of(stored), "done": done})
+        else:
+            due_us = stored.occurrence.due_us
+            out.write(f"{done} {stored.name}: next {full_time(due_us)}, {away(due_us - times.now_us())}")
+    if not found:
+        out.note(f"{done} {name}: its last occurrence has fired already")
+
+
+def _print_table(out: Output, found: list[StoredSchedule]) -> None:
+    now_us = times.now_us()
+    wide = not out.stdout_is_terminal or out.columns >= _WHOLE
+    columns = [
+        Column("NAME", 30), Column("WHEN", 30), Column("ZONE", 20), Column("NEXT"), *([Column("")] if wide else []),
+        Column("TOPIC", 30), Column("MISSED"), *([Column("FROM", 30)] if wide else []), Column("BODY", 60),
+    ]  # fmt: skip
+    rows = []
+    for stored in found:
+        message = stored.occurrence
+        when, zone = when_of(stored.recurrence)
+        due_us = message.due_us
+        origin = "program" if stored.is_declared else stored.source or "run time"
+        body = show_bytes(message.payload) if stored.is_plain else call_text(message) or ""
+        rows.append(
+            (stored.name, when, zone or "", short_time(due_us, now_us), *([away(due_us - now_us)] if wide else []),
+             message.topic, stored.missed, *([origin] if wide else []), body.strip())
+        )  # fmt: skip
+    out.table(columns, rows)
