@@ -230,8 +230,8 @@ def test_a_wide_terminal_shows_topics_whole_and_what_a_narrow_one_leaves_out(fw:
     topic = "customers.emea.germany.invoices.overdue"
     fw.enqueue("--in", "1h", "--topic", topic, "x")
     wide = on_terminal("-C", fw.wheel, "inspect", "schedules", columns=160).out
-    assert "MISSED" in wide
-    assert "MISSED" not in on_terminal("-C", fw.wheel, "inspect", "schedules").out
+    assert "FROM" in wide
+    assert "FROM" not in on_terminal("-C", fw.wheel, "inspect", "schedules").out
     assert topic in on_terminal("-C", fw.wheel, "inspect", "list", columns=160).out
     assert topic in on_terminal("-C", fw.wheel, "inspect", columns=160).out
     assert topic not in on_terminal("-C", fw.wheel, "inspect").out
