@@ -27,7 +27,9 @@ _WORDS: dict[tuple[str, ...], str] = {
     ("load",): "import restore",
     ("replicate",): "sync mirror follow",
     ("promote",): "failover takeover",
-    ("when",): "cron next",
+    ("schedule", "when"): "cron every",
+    ("schedule load FILE",): "crontab",
+    ("when",): "next",
     ("--help",): "help usage",
     ("--version",): "version",
 }

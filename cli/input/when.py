@@ -17,6 +17,7 @@ from filewheel.scheduling.cron import Missed, Zone, read_recurrence
 
 from .. import times
 from ..times import to_datetime
+from .complete import complete_zone
 from .params import DURATION, LOCAL, read_time
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -89,9 +90,9 @@ def maybe_at(text: str | None, tz: str | None) -> datetime | None:
 def schedule_options(function: F) -> F:
     """Add the options that `schedule` and `schedule edit` have."""
     options = [
-        click.option("--at", "at", metavar="TIME", help="Once, in place of a recurrence: 09:00, 2030-01-01T09:00Z."),
+        click.option("--at", "at", metavar="TIME", help="Once: 09:00, 'tomorrow 9am', 2030-01-01T09:00Z."),
         click.option(
-            "--tz", metavar="ZONE",
+            "--tz", metavar="ZONE", shell_complete=complete_zone,
             help="The zone of a cron expression (default UTC), and of times that name none (default: local).",
         ),
         click.option(
