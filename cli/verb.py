@@ -97,7 +97,8 @@ def examples(text: str) -> str:
 
 
 _OFFERS = {
-    "topic": "topic", "key": "key", "schedule": "schedule", "name": "schedule", "names": "schedule", "tz": "zone",
+    "topic": "topic", "key": "key", "schedule": "schedule", "name": "schedule", "names": "schedule",
+    "words": "schedule", "tz": "zone",
     "id_": "id", "ids": "id",
 }  # fmt: skip
 """Parameter of a verb → what a shell completes it with (input/complete.py)."""

@@ -191,7 +191,7 @@ def test_exports_are_sorted_and_exactly_what_the_package_offers() -> None:
 
 PUBLIC = (
     "filewheel", "filewheel.metrics", "filewheel.scheduling.cron", "filewheel.timespec", "filewheel.message",
-    "filewheel.kafka", "filewheel.timers",
+    "filewheel.kafka", "filewheel.timers", "filewheel.testing",
 )  # fmt: skip
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from ..input.complete import complete_schedule
 from ..show.output import Output
 from ..show.schedules import list_schedules
 from ..verb import verb
@@ -17,7 +16,7 @@ from ..verb import verb
     $ filewheel inspect schedules 'report*' --json
     """,
 )
-@click.argument("name", required=False, metavar="[NAME|GLOB]", shell_complete=complete_schedule)
+@click.argument("name", required=False, metavar="[NAME|GLOB]")
 def command(out: Output, name: str | None) -> None:
     """List recurring work: what it fires or calls, and when it comes next. The same as `schedule list`.
 

@@ -7,7 +7,6 @@ import click
 from filewheel import Cancelled
 
 from ..failure import Failure
-from ..input.complete import complete_schedule
 from ..show.output import Output
 from ..verb import verb
 
@@ -18,7 +17,7 @@ from ..verb import verb
     $ filewheel schedule tick "every 90s" date && filewheel unschedule tick
     """,
 )
-@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_schedule)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
 def command(out: Output, names: tuple[str, ...]) -> None:
     """End schedules: their next occurrences are cancelled.
 

@@ -17,7 +17,6 @@ from filewheel.scheduling.cron import Missed, Zone, read_recurrence
 
 from .. import times
 from ..times import to_datetime
-from .complete import complete_zone
 from .params import DURATION, LOCAL, read_time
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -92,7 +91,7 @@ def schedule_options(function: F) -> F:
     options = [
         click.option("--at", "at", metavar="TIME", help="Once: 09:00, 'tomorrow 9am', 2030-01-01T09:00Z."),
         click.option(
-            "--tz", metavar="ZONE", shell_complete=complete_zone,
+            "--tz", metavar="ZONE",
             help="The zone of a cron expression (default UTC), and of times that name none (default: local).",
         ),
         click.option(

@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from ...input.body import read_body
-from ...input.complete import complete_schedule
 from ...input.params import HEADER
 from ...input.when import NONE, check_when, once, read_at, read_count, schedule_options, split
 from ...show.output import Output
@@ -29,7 +28,7 @@ from ...verb import verb
 @click.option("--topic", help="Another topic.")
 @click.option("--body", help="Another body; `-` reads stdin.")
 @click.option("--header", "headers", type=HEADER, multiple=True, metavar="K=V", help="Other headers, in place of all.")
-@click.argument("words", nargs=-1, required=True, metavar="NAME [CRON | every DUR]", shell_complete=complete_schedule)
+@click.argument("words", nargs=-1, required=True, metavar="NAME [CRON | every DUR]")
 def edit(
     out: Output,
     words: tuple[str, ...],

@@ -20,7 +20,6 @@ from filewheel.tools.dump import iso
 
 from ... import times
 from ...failure import Failure
-from ...input.complete import complete_zone
 from ...input.crontab import LINE_BYTES_MAX, Crontab, Job, Problem
 from ...input.lines import read_lines, stdin
 from ...input.params import DURATION
@@ -54,7 +53,6 @@ class _Plan:
 @click.option(
     "--tz",
     metavar="ZONE",
-    shell_complete=complete_zone,
     help="The zone of lines below no CRON_TZ= or TZ=.  [default: UTC if the machine has that]",
 )
 @click.option("--topic", default="", help="The topic of the messages.")
