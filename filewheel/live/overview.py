@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from filewheel.errors import FilewheelError
 from filewheel.live.backups import set_fields
+from filewheel.live.run_fields import running_fields
 from filewheel.live.stats_fields import stats_fields
 from filewheel.live.wheel_view import WheelView
 from filewheel.message import US_PER_S
@@ -17,6 +18,9 @@ from filewheel.timespec import at_us
 from filewheel.tools.dump import iso
 
 T = TypeVar("T")
+
+RUNS_SHOWN = 20
+"""Of what runs, so many are in each tick."""
 
 
 class _Parts:
@@ -44,6 +48,7 @@ def live_fields(view: WheelView) -> dict[str, Any]:
     stats = parts.read("stats", view.stats)
     turning = parts.read("turning", view.turning)
     rates = parts.read("rates", view.rates)
+    running = parts.read("running", view.running)
     backups = parts.read("backups", view.backups)
     now_us = view.now_us()
     next_us = None if stats is None or stats.value.next_due is None else at_us(stats.value.next_due)
@@ -56,6 +61,7 @@ def live_fields(view: WheelView) -> dict[str, Any]:
         "lag_s": 0 if next_us is None else max(0, now_us - next_us) / US_PER_S,
         "turning": None if turning is None else turning.value.to_json(),
         "rates": None if rates is None else rates.to_json(),
+        "running": None if running is None else running_fields(running.value, now_us, RUNS_SHOWN),
         "set": None if backups is None or backups.value is None else set_fields(backups.value),
         "notes": wheel.notes,
         "troubles": parts.troubles,

@@ -1,20 +1,25 @@
-"""How many messages a second a scheduler takes in and fires, and how late: from what it publishes into the wheel.
+"""How many messages a second fire and fail, and how late: from what a scheduler publishes, or from the history of runs.
 
 A scheduler publishes its counters every few seconds (metrics/published.py). Two publications of one process give a
-rate; a keeper that publishes nothing (`filewheel run`, a Keeper of your own) has none.
-Invariant: a rate is a difference between two counters of one process, or None.
+rate. A keeper that publishes nothing (`filewheel run`, a Keeper of your own) has ends in its history.
+Invariant: a rate is a difference between two counters of one process, or a count of ends; else it is None.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from filewheel.message import US_PER_S
 from filewheel.metrics.metrics import BOUNDS_S, PREFIX, quantile_of
 from filewheel.metrics.prometheus import Family
 from filewheel.metrics.published import Published
+from filewheel.runs.run import ACKED, DEAD, RETRIED, Ended
 
+ENDS_MAX = 5_000
+"""Of the history at most the last this many ends count."""
 COUNTERS = ("enqueued", "fired", "acknowledged", "retried", "dead", "skipped", "timed_out")
 _OLDEST_US = 60 * US_PER_S
 """The rates are over this time at most."""
@@ -31,9 +36,11 @@ class Rates:
     late_p50_s: float | None
     late_p99_s: float | None
     age_us: int
-    """How old the last publication is."""
+    """How old the last publication is; 0 of the history."""
     is_stale: bool
     """Its publisher is dead, stuck, or no longer the keeper."""
+    source: str = "published"
+    """"published" or "history"."""
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields."""
@@ -44,6 +51,7 @@ class Rates:
             "late_p99_s": self.late_p99_s,
             "age_s": self.age_us / US_PER_S,
             "stale": self.is_stale,
+            "source": self.source,
         }
 
 
@@ -109,3 +117,30 @@ def _buckets_of(family: Family | None) -> list[int]:
                 return [0] * len(bounds)
             totals[le] += int(sample.value)
     return [totals[b] - (totals[bounds[i - 1]] if i else 0) for i, b in enumerate(bounds)]
+
+
+def rates_of_ends(ends: Iterable[Ended], now_us: int) -> Rates | None:
+    """Return the rates of the ends of the last minute, the newest first; None without an end.
+
+    Only what ends in the history is known: `enqueued` is left out.
+    """
+    found = [e for e in islice(ends, ENDS_MAX) if e.ended_us > now_us - _OLDEST_US]
+    if not found:
+        return None
+    # With more ends than are read, the minute is shorter.
+    over_us = _OLDEST_US if len(found) < ENDS_MAX else max(1, now_us - found[-1].ended_us)
+    per_s = {
+        "fired": sum(e.begun_us is not None for e in found),
+        "acknowledged": sum(e.outcome == ACKED for e in found),
+        "retried": sum(e.outcome == RETRIED for e in found),
+        "dead": sum(e.outcome == DEAD for e in found),
+    }
+    late = sorted(max(0, e.begun_us - e.due_us) for e in found if e.begun_us is not None)
+    return Rates(
+        {name: number * US_PER_S / over_us for name, number in per_s.items()}, over_us / US_PER_S,
+        _quantile(late, 0.5), _quantile(late, 0.99), 0, False, "history",
+    )  # fmt: skip
+
+
+def _quantile(values_us: list[int], q: float) -> float | None:
+    return values_us[min(len(values_us) - 1, int(q * len(values_us)))] / US_PER_S if values_us else None

@@ -10,20 +10,22 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from filewheel.checks import check_flag, check_path
+from filewheel.checks import check_flag, check_path, check_whole
 from filewheel.disk.directory import Directory, open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
-from filewheel.errors import NoWheel, disk_errors
+from filewheel.errors import BadArgument, NoWheel, disk_errors
 from filewheel.format import layout
 from filewheel.live.ahead import Ahead
 from filewheel.live.backups import set_of
+from filewheel.live.health import MAX_LAG_S, Health, check_health
 from filewheel.live.pages import Page, Query, read_page
-from filewheel.live.rates import Meter, Rates
+from filewheel.live.rates import Meter, Rates, rates_of_ends
 from filewheel.live.remembered import Remembered, Seen
 from filewheel.live.schedules import Schedules, find_schedules, refreshed
 from filewheel.live.turning import Turning, turning
@@ -31,11 +33,15 @@ from filewheel.lookup.stats import Stats
 from filewheel.message import US_PER_S, Message, MessageId, to_datetime
 from filewheel.metrics.published import Published, read_published
 from filewheel.reader import given
+from filewheel.runs.history import read_history
+from filewheel.runs.run import Ended, Running
 from filewheel.wheel import Wheel
 
 if TYPE_CHECKING:
     from filewheel.replication.status import SetStatus
 
+HISTORY_MAX = 500
+"""The most ends that are shown at once."""
 CHECK_S = 2.0
 """How often it looks whether the wheel at the path is still the one that it has open."""
 
@@ -55,12 +61,13 @@ class _Opened:
         self.topics = Remembered(self.wheel.topics, clock, least_s=10)
         self.backups = Remembered(partial(set_of, self.wheel), clock, least_s=2)
         self.rates = Remembered(self._rates, clock, least_s=1)
+        self.running = Remembered(self.wheel.running, clock, least_s=0.9)
 
     def identity(self) -> tuple[str, object]:
         return self.directory.settings.id, self.directory.disk.identity(layout.SETTINGS)
 
     def forget(self) -> None:
-        for part in (self.stats, self.turning, self.ahead, self.backups):
+        for part in (self.stats, self.turning, self.ahead, self.backups, self.running):
             part.forget()
 
     def close(self) -> None:
@@ -77,8 +84,11 @@ class _Opened:
 
     def _rates(self) -> tuple[Published | None, Rates | None]:
         published = read_published(self.directory)
-        keeper_pid = self.stats.get().value.keeper_pid
-        return published, self.meter.rates(published, self.clock.now_us(), keeper_pid)
+        now_us = self.clock.now_us()
+        rates = self.meter.rates(published, now_us, self.stats.get().value.keeper_pid)
+        if rates is None or rates.is_stale:
+            rates = rates_of_ends(read_history(self.directory), now_us) or rates
+        return published, rates
 
 
 class WheelView:
@@ -180,6 +190,29 @@ class WheelView:
     def rates(self) -> Rates | None:
         """Return the rates of the scheduler; None when none publishes. Raises FilewheelError."""
         return self._open().rates.get().value[1]
+
+    def running(self) -> Seen[Running]:
+        """Return what the keeper has claimed, as it last published it. Raises FilewheelError."""
+        return self._open().running.get()
+
+    def history(
+        self, *, topic: str | None = None, failed: bool = False, id_: MessageId | None = None, limit: int = 50
+    ) -> Sequence[Ended]:
+        """Return how the last attempts ended, the newest first. Raises FilewheelError.
+
+        Cost: 10 µs for each that is kept, up to the last that is wanted.
+        """
+        check_whole("limit", limit)
+        if limit > HISTORY_MAX:  # mutant: history-unbounded
+            raise BadArgument(f"at most {HISTORY_MAX} ends are shown, not {limit:,}")
+        return self._open().wheel.history(topic=topic, failed=failed, id=id_, limit=limit)
+
+    def health(self, *, max_lag_s: float = MAX_LAG_S, needs_keeper: bool = True, backups: bool = False) -> Health:
+        """Return whether a message that comes due now would fire in time. Raises FilewheelError."""
+        return check_health(
+            self._path, max_lag_s=max_lag_s, needs_keeper=needs_keeper, backups=backups, force=self._force,
+            env=self._env,
+        )  # fmt: skip
 
     def published(self) -> Published | None:
         """Return the last published metrics of a scheduler. Raises FilewheelError."""

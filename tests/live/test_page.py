@@ -15,6 +15,7 @@ from filewheel import Keeper, Scheduler, Wheel
 from filewheel.message import US_PER_S
 from tests.live.chromium import Chromium, executable
 from tests.live.web_support import TOKEN, Client, page
+from tests.support import eventually
 from tests.support_set import make_set
 
 if executable() is None:
@@ -252,6 +253,25 @@ def test_a_dead_letter_is_revived_from_its_list(browser: Chromium, wheel_dir: Pa
         assert len(list(wheel.list())) == 1
 
 
+def test_what_runs_fails_and_has_ended_is_shown(browser: Chromium, wheel_dir: Path) -> None:
+    with Wheel(wheel_dir) as wheel, Keeper(wheel_dir) as keeper, page(wheel_dir) as client:
+        id_ = wheel.enqueue(b"x", topic="<b>webhook</b>")
+        batch = eventually(keeper.claim)
+        browser.open(address(client))
+        browser.wait("document.querySelector('#runs tbody')?.innerText.includes('runs for')")
+        assert "<b>webhook</b>" in browser.text("#runs")
+        (message,) = batch
+        keeper.bury(message, reason="it answered <script>500</script>")
+        browser.press("h")
+        browser.wait("document.querySelector('#view-other h2')?.textContent === 'History'")
+        again = "document.querySelector('#view-other [type=submit]').click()"
+        browser.wait(f"document.querySelector('#view-other tbody') || {again}")
+        assert "it answered <script>500</script>" in browser.text("#view-other")
+        browser.run(f"location.hash = '#/message/{id_}'")
+        browser.wait("document.querySelector('#view-other h2')?.textContent === 'Not pending any more'")
+        assert "dead" in browser.text("#view-other")
+
+
 def test_a_search_goes_on_over_pages_and_back(browser: Chromium, wheel_dir: Path) -> None:
     with Wheel(wheel_dir) as wheel, page(wheel_dir) as client:
         wheel.enqueue_many([b"x"] * 130, delay=[60 + n for n in range(130)], topic=["a", "b"] * 65)
@@ -304,7 +324,7 @@ def test_a_backup_is_named_as_one(browser: Chromium, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_dark", [False, True])
-@pytest.mark.parametrize("view", ["", "messages", "dead", "schedules", "topics", "backups"])
+@pytest.mark.parametrize("view", ["", "messages", "dead", "history", "schedules", "topics", "backups"])
 def test_on_a_narrow_screen_nothing_is_wider_than_it(
     browser: Chromium, wheel_dir: Path, view: str, is_dark: bool
 ) -> None:
@@ -370,6 +390,4 @@ def test_a_hidden_page_costs_the_server_no_stream(browser: Chromium, wheel_dir: 
         browser.run("Object.defineProperty(document, 'hidden', { value: true, configurable: true });"
                     "document.dispatchEvent(new Event('visibilitychange'))")  # fmt: skip
         browser.wait("true", meanwhile=lambda: None)
-        from tests.support import eventually
-
         eventually(lambda: streams.open == 0)

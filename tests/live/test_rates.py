@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from filewheel.live.rates import Meter
-from filewheel.message import US_PER_S
+import pytest
+
+from filewheel import Ended
+from filewheel.live.rates import ENDS_MAX, Meter, rates_of_ends
+from filewheel.message import US_PER_S, MessageId
 from filewheel.metrics.metrics import Metrics
 from filewheel.metrics.prometheus import Family, parse
 from filewheel.metrics.published import STALE_S, Published
@@ -61,6 +64,40 @@ def test_a_publication_that_is_old_or_of_no_keeper_has_no_rates() -> None:
     stuck = meter.rates(late, T + round((STALE_S + 10) * US_PER_S), 7)
     assert stuck is not None
     assert stuck.is_stale
+
+
+def ended(seconds_ago: float, outcome: str = "acked", late_s: float | None = 0.5) -> Ended:
+    id_ = MessageId.make(T, 1, 1)
+    at_us = T - round(seconds_ago * US_PER_S)
+    begun_us = None if late_s is None else at_us
+    due_us = at_us - round((late_s or 0) * US_PER_S)
+    return Ended(id_, id_, "mail", None, due_us, 0, begun_us, at_us, 0, outcome, "", "thread", None)
+
+
+def test_the_history_of_the_last_minute_gives_rates_where_nothing_is_published() -> None:
+    ends = [ended(n, "retried" if n % 3 == 0 else "acked", late_s=n) for n in range(60)]
+    found = rates_of_ends([*ends, ended(70), ended(71)], T)
+    assert found is not None
+    assert found.per_s == {"fired": 1.0, "acknowledged": 40 / 60, "retried": 20 / 60, "dead": 0.0}
+    assert (found.over_s, found.source) == (60.0, "history")
+    assert (found.late_p50_s, found.late_p99_s) == (30.0, 59.0)
+
+
+def test_what_did_not_begin_is_not_fired_and_has_no_lateness() -> None:
+    found = rates_of_ends([ended(1, "skipped", late_s=None)], T)
+    assert found is not None
+    assert found.per_s is not None
+    assert found.per_s["fired"] == 0
+    assert found.late_p99_s is None
+    assert rates_of_ends([ended(61)], T) is None
+    assert rates_of_ends([], T) is None
+
+
+def test_more_ends_than_are_read_are_a_shorter_time() -> None:
+    found = rates_of_ends((ended(n / 1000) for n in range(ENDS_MAX * 2)), T)
+    assert found is not None
+    assert found.per_s is not None
+    assert found.per_s["fired"] == pytest.approx(1000, rel=0.01)
 
 
 def test_without_a_publication_nothing_is_known() -> None:

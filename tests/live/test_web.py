@@ -51,7 +51,6 @@ def test_each_view_has_its_json(filled: Path) -> None:
         metrics = client.ask("/metrics")
         assert f'filewheel_pending{{wheel="{filled}"}} 122' in metrics.body.decode()
         assert metrics.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-        assert client.ask("/healthz").status == 200
 
 
 def test_pages_follow_each_other_to_the_end(filled: Path) -> None:
@@ -152,6 +151,59 @@ def test_the_page_asks_for_nothing_outside(filled: Path) -> None:
             assert "eval(" not in text
         for name in ("..%2fapp.py", "%2e%2e/app.py", "app.py", ".", ""):
             assert client.ask(f"/static/{name}").status == 404
+
+
+def test_healthz_answers_by_the_rule_of_filewheel_health(filled: Path) -> None:
+    with page(filled) as client, Wheel(filled) as wheel:
+        found = client.ask("/healthz")
+        assert (found.status, found.json["kind"]) == (503, "no-keeper")
+        assert {check["name"] for check in found.json["checks"]} >= {"files", "keeper", "lag", "room"}
+        assert client.ask("/healthz?keeper=0").status == 200
+        wheel.enqueue(b"late", delay=-300)
+        found = client.ask("/healthz?keeper=0")
+        assert (found.status, found.json["kind"]) == (503, "late")
+        assert client.ask("/healthz?keeper=0&max_lag=900").status == 200
+        for wrong in ("max_lag=x", "max_lag=-1", "nothing=1"):
+            assert client.ask(f"/healthz?{wrong}").status == 400
+        filled.rename(filled.with_name("away"))
+        found = client.ask("/healthz")
+        assert (found.status, found.json["kind"], found.json["healthy"]) == (503, "no-wheel", False)
+        filled.with_name("away").rename(filled)
+    with Keeper(filled, background=False) as keeper, page(filled) as client:
+        keeper.ack(keeper.claim())
+        assert client.ask("/healthz").status == 200
+
+
+def test_health_without_the_token_is_only_the_verdict(filled: Path) -> None:
+    with page(filled, token=TOKEN, is_private=True) as client:
+        assert client.ask("/healthz").json == {"healthy": False, "kind": "no-keeper"}
+        assert "checks" in client.ask("/healthz", token=TOKEN).json
+
+
+def test_what_runs_and_how_it_ended_is_shown(wheel_dir: Path) -> None:
+    with Wheel(wheel_dir) as wheel, Keeper(wheel_dir) as keeper, page(wheel_dir) as client:
+        first, second = wheel.enqueue(b"a", topic="mail"), wheel.enqueue(b"b", topic="report")
+        messages = list(eventually(keeper.claim))
+        messages += list(eventually(keeper.claim)) if len(messages) < 2 else []
+        eventually(lambda: client.get("/api/live")["running"]["running"] == 2)
+        assert {run["topic"] for run in client.get("/api/running")["runs"]} == {"mail", "report"}
+        assert client.get(f"/api/messages/{first}")["state"] == "running"
+        by_topic = {message.topic: message for message in messages}
+        keeper.ack(by_topic["mail"])
+        keeper.bury(by_topic["report"], reason="it <i>failed</i>")
+        ended = eventually(lambda: len(found := client.get("/api/history")["history"]) == 2 and found)
+        assert {one["topic"]: one["outcome"] for one in ended} == {"mail": "acked", "report": "dead"}
+        assert [one["topic"] for one in client.get("/api/history?failed=1")["history"]] == ["report"]
+        assert [one["topic"] for one in client.get("/api/history?topic=m*&limit=5")["history"]] == ["mail"]
+        assert [one["id"] for one in client.get(f"/api/history?id={second}")["history"]] == [str(second)]
+        gone = client.get(f"/api/messages/{first}")
+        assert gone["message"] is None
+        assert [one["outcome"] for one in gone["history"]] == ["acked"]
+        rates = eventually(lambda: client.get("/api/live")["rates"])
+        assert rates["source"] == "history"
+        assert rates["per_s"]["acknowledged"] == pytest.approx(1 / 60)
+        for wrong in ("limit=501", "limit=0", "id=x", "nothing=1"):
+            assert client.ask(f"/api/history?{wrong}").status == 400
 
 
 # -- acts -------------------------------------------------------------------------------------------------------

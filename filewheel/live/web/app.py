@@ -27,11 +27,13 @@ from filewheel.errors import BadArgument, FilewheelError, NotFound
 from filewheel.live.acts import Act, perform, propose
 from filewheel.live.all_metrics import scrape
 from filewheel.live.backups import set_fields
+from filewheel.live.health import MAX_LAG_S
 from filewheel.live.message_fields import whole_fields
 from filewheel.live.overview import ahead_fields, live_fields
 from filewheel.live.pages import Query
+from filewheel.live.run_fields import ended_fields, run_fields, running_fields
 from filewheel.live.web.access import Access
-from filewheel.live.web.answers import SECURITY, answer, error, failed, refused
+from filewheel.live.web.answers import SECURITY, answer, error, error_fields, failed, refused
 from filewheel.live.web.reads import Reads
 from filewheel.live.web.stream import Streams
 from filewheel.live.wheel_view import WheelView
@@ -116,6 +118,8 @@ class Page:
             Route("/api/schedules", self._read(self._schedules)),
             Route("/api/topics", self._read(self._topics)),
             Route("/api/backups", self._read(self._backups)),
+            Route("/api/running", self._read(self._running)),
+            Route("/api/history", self._read(self._history)),
             Route("/api/acts/{verb}", self._act, methods=["POST"]),
             Route("/metrics", self._metrics),
             Route("/healthz", self._health),
@@ -173,13 +177,22 @@ class Page:
         return None
 
     def _message(self, request: Request) -> Mapping[str, Any]:
-        message = self.view.message(MessageId.parse(request.path_params["id"]))
-        if message is None:
-            raise NotFound(
-                f"{request.path_params['id'][:26]} is not pending: it fired, was cancelled or moved",
-                path=self.view.path,
-            )
-        return {"now_us": self.view.now_us(), "message": whole_fields(message)}
+        """Return one message with its state; of one that is not pending, how its attempts ended."""
+        id_ = MessageId.parse(request.path_params["id"])
+        message = self.view.message(id_)
+        past = [ended_fields(ended) for ended in self.view.history(id_=id_, limit=_PAST_MAX)]
+        if message is None and not past:
+            raise NotFound(f"{id_} is not pending: it fired, was cancelled or moved", path=self.view.path)
+        running = self.view.running().value
+        now_us = self.view.now_us()
+        run = running.find(id_)
+        return {
+            "now_us": now_us,
+            "message": None if message is None else whole_fields(message),
+            "state": None if message is None or message.is_dead else running.state_of(id_),
+            "run": None if run is None else run_fields(run, now_us),
+            "history": past,
+        }
 
     def _schedules(self, request: Request) -> Mapping[str, Any]:
         seen = self.view.schedules()
@@ -195,6 +208,17 @@ class Page:
         found = self.view.backups().value
         return {"set": None if found is None else set_fields(found)}
 
+    def _running(self, request: Request) -> Mapping[str, Any]:
+        return running_fields(self.view.running().value, self.view.now_us(), _RUNS_MAX)
+
+    def _history(self, request: Request) -> Mapping[str, Any]:
+        given = _parameters(request, "topic", "failed", "id", "limit")
+        found = self.view.history(
+            topic=given.get("topic"), failed=_flag(given.get("failed")), limit=_number(given, "limit", 50),
+            id_=MessageId.parse(given["id"]) if "id" in given else None,
+        )  # fmt: skip
+        return {"now_us": self.view.now_us(), "history": [ended_fields(ended) for ended in found]}
+
     def _age(self, at_us: int, took_us: int) -> dict[str, float]:
         now_us = self.view.now_us()
         return {"now_us": now_us, "age_s": max(0, now_us - at_us) / US_PER_S, "took_s": took_us / US_PER_S}
@@ -207,7 +231,24 @@ class Page:
         return Response(text.encode(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _health(self, request: Request) -> Response:
-        return answer({"status": "ok"})
+        """Answer by the rule of `filewheel health`: 200 or 503. Without the token only the verdict."""
+        try:
+            given = _parameters(request, "max_lag", "keeper", "backups")
+            max_lag_s = _number(given, "max_lag", round(MAX_LAG_S))
+            needs_keeper = _flag(given.get("keeper", "1"))
+            health = await self._reads.run(
+                lambda: self.view.health(
+                    max_lag_s=max_lag_s, needs_keeper=needs_keeper, backups=_flag(given.get("backups"))
+                )
+            )
+        except FilewheelError as exc:
+            fields = error_fields(exc) | {"healthy": False, "kind": exc.kind}
+            status = 400 if isinstance(exc, BadArgument) else 503
+        else:
+            fields, status = health.fields(), 200 if health.is_healthy else 503
+        if not (self._access.reads_freely or self._access.has_token(request.headers)):  # mutant: web-health-told
+            fields = {name: fields[name] for name in ("healthy", "kind")}
+        return answer(fields, status)
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -226,6 +267,8 @@ class Page:
 
 
 _TOPICS_MAX = 200
+_RUNS_MAX = 200
+_PAST_MAX = 20
 _NO_PAGE = {"messages": [], "scanned": 0, "next": None, "reached": None, "damaged": 0}
 
 
@@ -245,18 +288,25 @@ def _parameters(request: Request, *names: str) -> dict[str, str]:
     return given
 
 
-def _query(given: Mapping[str, str], now_us: int) -> Query:
+def _number(given: Mapping[str, str], name: str, default: int) -> int:
     try:
-        limit = int(given.get("limit", "50"))
+        return int(given.get(name, str(default)))
     except ValueError:
-        raise BadArgument(f"limit is a number, not {given['limit'][:40]!r}") from None
+        raise BadArgument(f"{name} is a number, not {given[name][:40]!r}") from None
+
+
+def _flag(text: str | None) -> bool:
+    return text in ("1", "true", "yes")
+
+
+def _query(given: Mapping[str, str], now_us: int) -> Query:
     return Query(
         topic=given.get("find"),
         from_us=_time(given.get("from"), now_us),
         until_us=_time(given.get("until"), now_us),
-        dead=given.get("dead", "") in ("1", "true"),
+        dead=_flag(given.get("dead")),
         after=MessageId.parse(given["after"]) if "after" in given else None,
-        limit=limit,
+        limit=_number(given, "limit", 50),
     )
 
 

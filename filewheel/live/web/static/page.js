@@ -4,10 +4,10 @@ import { askToken } from "./acts.js";
 import { access, events, get, learnAccess, setToken, trouble, troubleOf } from "./api.js";
 import { setAhead } from "./charts.js";
 import { away, byId, count, el, moment, number, safe, server, span } from "./dom.js";
-import { backups, lag, message, messages, messageTable, schedules, topics } from "./views.js";
+import { backups, history, lag, message, messages, messageTable, runsTable, schedules, topics } from "./views.js";
 import { setTurning, turn } from "./wheel.js";
 
-const VIEWS = [["now", "Now"], ["messages", "Messages"], ["schedules", "Schedules"], ["dead", "Dead letters"], ["topics", "Topics"], ["backups", "Backups"]];
+const VIEWS = [["now", "Now"], ["messages", "Messages"], ["schedules", "Schedules"], ["dead", "Dead letters"], ["history", "History"], ["topics", "Topics"], ["backups", "Backups"]];
 let leave = null;
 let stream = null;
 let nextRead = 0;
@@ -27,13 +27,21 @@ function backupTile(set) {
 }
 
 function ratesTile(rates) {
-  if (!rates) return [["Fired", "unknown", "no scheduler publishes counters"], ["Late", "unknown", ""]];
+  if (!rates) return [["Fired", "none lately", "no scheduler publishes, and nothing ended"], ["Late", "unknown", ""]];
   const per = rates.per_s;
-  const age = rates.stale ? "its scheduler has ended or is stuck" : `published ${away(-rates.age_s)}`;
+  const age = rates.source === "history" ? "from the history of runs" : rates.stale ? "its scheduler has ended or is stuck" : `published ${away(-rates.age_s)}`;
   const fired = per ? `${per.fired.toFixed(1)}/s` : "…";
-  const more = per ? `enqueued there ${per.enqueued.toFixed(1)}/s, retried ${per.retried.toFixed(1)}/s, dead ${per.dead.toFixed(1)}/s; ${age}` : age;
+  const enqueued = per && "enqueued" in per ? `enqueued there ${per.enqueued.toFixed(1)}/s, ` : "";
+  const more = per ? `${enqueued}retried ${per.retried.toFixed(1)}/s, dead ${per.dead.toFixed(1)}/s; ${age}` : age;
   const late = rates.late_p99_s === null ? "none started" : `${span(rates.late_p50_s)} / ${span(rates.late_p99_s)}`;
   return [["Fired", fired, more, rates.stale], ["Late, median / 99 %", late, per ? `over ${span(rates.over_s)}` : "since it started"]];
+}
+
+function runsWords(running) {
+  if (running.stale) return "the keeper is stuck, or stopped";
+  const waits = running.claimed - running.running;
+  const first = running.runs[0]?.runs_s;
+  return [first === null || first === undefined ? "" : `the first for ${span(first)}`, waits > 0 ? `${number(waits)} more claimed` : ""].filter(Boolean).join("; ");
 }
 
 function showTiles(live) {
@@ -47,10 +55,13 @@ function showTiles(live) {
     ...(live.turning?.overdue ? [tile("Overdue", `${number(live.turning.overdue)}${live.turning.overdue_is_more ? " or more" : ""}`, `the first since ${span(live.lag_s)}`, live.lag_s > 60)] : []),
     tile("Next due", nextUs === null ? "nothing" : moment(nextUs), nextUs === null ? "" : away((nextUs - server.now()) / 1e6), live.lag_s > 60),
     tile("Keeper", keeper, s.keeper_up ? (s.keeper_namespace ? "of another pid namespace" : "") : fires ? "nothing fires" : `a ${role} fires nothing`, !s.keeper_up && fires && s.pending > 0),
+    ...(live.running ? [tile("Runs now", number(live.running.running), runsWords(live.running), live.running.stale)] : []),
     tile("Dead letters", number(s.dead), "", s.dead > 0),
     ...(s.damaged || s.quarantined ? [tile("Damage", `${count(s.damaged, "place")}, ${number(s.quarantined)} in quarantine`, "filewheel verify names each", true)] : []),
   ] : [];
   byId("tiles").replaceChildren(...tiles, ...ratesTile(live.rates).map((one) => tile(...one)), tile("Backups", ...backupTile(live.set)));
+  const runs = live.running?.runs ?? [];
+  byId("runs").replaceChildren(...(runs.length ? [el("h2", {}, "Runs now"), runsTable(runs)] : []));
   setTurning(live.turning, s ? s.pending : null, nextUs);
 }
 
@@ -116,6 +127,7 @@ function route() {
   else if (view === "dead") leave = messages(place, true);
   else if (view === "message") message(place, decodeURIComponent(rest));
   else if (view === "schedules") schedules(place);
+  else if (view === "history") history(place);
   else if (view === "topics") topics(place);
   else if (view === "backups") backups(place);
   else { nextRead = 0; showNext(); }
@@ -123,7 +135,7 @@ function route() {
 
 async function start() {
   byId("nav").replaceChildren(...VIEWS.map(([name, label]) => el("a", { href: `#/${name}`, "data-view": name }, label)));
-  byId("foot").textContent = "Times are in the zone of this browser. Keys: / search, n now, m messages, d dead letters, s schedules.";
+  byId("foot").textContent = "Times are in the zone of this browser. Keys: / search, n now, m messages, d dead letters, h history, s schedules.";
   try {
     await learnAccess();
   } catch (error) {
@@ -137,7 +149,7 @@ async function start() {
   document.addEventListener("visibilitychange", follow);
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) || byId("ask").open) return;
-    const to = { n: "now", m: "messages", d: "dead", s: "schedules", t: "topics", b: "backups" }[event.key];
+    const to = { n: "now", m: "messages", d: "dead", h: "history", s: "schedules", t: "topics", b: "backups" }[event.key];
     if (to) location.hash = `#/${to}`;
     else if (event.key === "/") { event.preventDefault(); if (!byId("find")) location.hash = "#/messages"; setTimeout(() => byId("find")?.focus()); }
   });

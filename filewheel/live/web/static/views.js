@@ -10,7 +10,7 @@ const PAGE = 50;
 function table(caption, heads, rows) {
   const head = el("thead", {}, el("tr", {}, heads.map((name) => el("th", { scope: "col" }, name))));
   const body = el("tbody", {}, rows.map((cells) => el("tr", {}, cells.map((cell, i) => {
-    const attributes = { "data-label": heads[i], class: heads[i] === "Due" || heads[i] === "Next" || heads[i] === "Died" ? "time" : "" };
+    const attributes = { "data-label": heads[i], class: heads[i] === "Due" || heads[i] === "Next" || heads[i] === "Died" || heads[i] === "Ended" ? "time" : "" };
     return el("td", attributes, cell);
   }))));
   return el("table", {}, caption ? el("caption", {}, caption) : null, head, body);
@@ -106,7 +106,7 @@ function pairs(entries) {
   return el("dl", { class: "fields" }, entries.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 }
 
-const HIDDEN = ["filewheel.key", "filewheel.reason", "filewheel.history", "filewheel.schedule"];
+const HIDDEN = ["filewheel.key", "filewheel.reason", "filewheel.history", "filewheel.schedule", "filewheel.details"];
 
 function payload(m) {
   if (m.call) return [];
@@ -118,9 +118,16 @@ function payload(m) {
 export async function message(place, id) {
   place.replaceChildren(el("p", { class: "dim" }, "looking"));
   try {
-    const { message: m } = await get(`api/messages/${encodeURIComponent(id)}`);
+    const { message: m, state, run, history: past } = await get(`api/messages/${encodeURIComponent(id)}`);
+    const ended = past.length ? [el("h2", {}, "How its attempts ended"), historyTable(past)] : [];
+    if (!m) {
+      place.replaceChildren(el("h2", {}, "Not pending any more"), el("p", { class: "id" }, safe(id)), ...ended);
+      return;
+    }
     const again = () => message(place, id);
-    const tries = (m.history ?? []).map((a) => [moment(Date.parse(a.at) * 1000), String(a.attempt), text(a.error)]);
+    const tries = (m.attempts ?? []).map((a) => [
+      moment(Date.parse(a.at) * 1000), String(a.attempt), text(a.error), a.details ? el("pre", { class: "text", dir: "auto", tabindex: "0" }, safeBlock(a.details)) : "",
+    ]);
     const own = Object.entries(m.headers).filter(([name]) => !HIDDEN.includes(name));
     place.replaceChildren(
       el("h2", {}, m.dead ? "A dead letter" : "A pending message"),
@@ -131,10 +138,12 @@ export async function message(place, id) {
         ["Topic", text(m.topic || "(none)")], ["Key", m.headers["filewheel.key"] ? text(m.headers["filewheel.key"]) : null],
         ["Call", m.call ? text(m.call, "code") : null],
         ["Schedule", m.schedule ? text(`${m.schedule.name}: ${m.schedule.when}${m.schedule.tz ? ` in ${m.schedule.tz}` : ""}`) : null],
+        ["State", state === "running" && run ? `runs for ${span(run.runs_s ?? 0)} in ${safe(run.where ?? "?")}` : state],
         ["Attempt", String(m.attempt)], ["Enqueued", when(m.enqueued_us)],
       ]),
       el("div", { class: "bar" }, buttons(m, again)),
-      ...(tries.length ? [el("h2", {}, "Failed attempts"), table(null, ["At", "Attempt", "Error"], tries)] : []),
+      ...(tries.length ? [el("h2", {}, "Failed attempts"), table(null, ["At", "Attempt", "Error", "Its end"], tries)] : []),
+      ...ended,
       ...(own.length ? [el("h2", {}, "Headers"), table(null, ["Name", "Value"], own.map(([name, value]) => [text(name), text(value)]))] : []),
       ...payload(m),
     );
@@ -159,6 +168,45 @@ export async function schedules(place) {
   } catch (error) {
     place.replaceChildren(el("h2", {}, "Schedules"), troubleOf(error));
   }
+}
+
+// -- what runs, and how it ended -------------------------------------------------------------------------------
+
+export const runsTable = (runs) => table(null, ["State", "Topic", "Where", "Try", "Id"], runs.map((r) => [
+  r.runs_s === null ? r.state : `runs for ${span(r.runs_s)}`, text(r.topic || "(none)"), text(r.where ?? ""), String(r.attempt + 1), link(r.id),
+]));
+
+const BAD = ["retried", "dead", "killed", "skipped", "missed", "unknown"];
+
+const historyTable = (ends) => table(null, ["Ended", "Outcome", "Topic", "Took", "Error", "Id"], ends.map((e) => [
+  when(e.ended_us), el("span", { class: BAD.includes(e.outcome) ? "late" : "" }, `${e.outcome}${e.attempt ? `, try ${e.attempt + 1}` : ""}`),
+  text(e.topic || "(none)"), e.took_us === null ? "" : span(e.took_us / 1e6), text(e.error), link(e.id),
+]));
+
+export async function history(place) {
+  const topic = el("input", { name: "topic", id: "find", placeholder: "mail*", maxlength: 255, autocomplete: "off", spellcheck: "false" });
+  const failed = el("input", { type: "checkbox", name: "failed" });
+  const form = el("form", { class: "search", role: "search" },
+    el("label", { class: "wide" }, "Topic (* and ?)", topic), el("label", {}, "Only what failed", failed), el("button", { type: "submit" }, "Show"));
+  const state = el("p", { class: "dim", role: "status", "aria-live": "polite" });
+  const rows = el("div");
+  place.replaceChildren(el("h2", {}, "History"), form, state, rows);
+  async function load(event) {
+    event?.preventDefault();
+    const query = new URLSearchParams({ limit: 100 });
+    if (topic.value.trim()) query.set("topic", topic.value.trim());
+    if (failed.checked) query.set("failed", "1");
+    try {
+      const found = await get(`api/history?${query}`);
+      state.textContent = found.history.length ? `the last ${count(found.history.length, "end")}` : "no attempt has ended that fits";
+      rows.replaceChildren(found.history.length ? historyTable(found.history) : "");
+    } catch (error) {
+      rows.replaceChildren(troubleOf(error));
+    }
+  }
+  form.addEventListener("submit", load);
+  failed.addEventListener("change", load);
+  load();
 }
 
 export async function topics(place) {
