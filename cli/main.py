@@ -39,6 +39,7 @@ VERBS = (
     "health",
     "history",
     "metrics",
+    "top",
     "serve",
     "verify",
     "repair",

@@ -1,0 +1,217 @@
+"""A person at the terminal: keys choose, ask and act; the picture follows the wheel until `q` or a signal.
+
+Invariant: nothing of the wheel is changed before a question was answered with `y`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from filewheel import FilewheelError, Message, MessageId
+from filewheel.live.acts import Act, Proposal, Verb, perform, propose
+from filewheel.live.wheel_view import WheelView
+
+from .. import times
+from ..show.output import Output
+from ..signals import Quit
+from .frame import Shown, frame, head
+from .keys import Keyboard
+from .looker import LISTS, Looker, Wanted
+from .screen import Screen
+from .whole import whole_lines
+
+_DRAW_S = 0.5
+_VERBS: dict[str, Verb] = {"c": "cancel", "f": "reschedule", "r": "revive", "x": "drop"}
+_FOR = {
+    "cancel": "pending messages",
+    "reschedule": "pending messages",
+    "revive": "dead letters",
+    "drop": "dead letters",
+}
+
+
+@dataclass
+class _Typing:
+    """What is being typed, and what becomes of it."""
+
+    label: str
+    then: Callable[[str], None]
+    text: str = ""
+
+
+class Session:
+    """One run of `top`."""
+
+    def __init__(self, out: Output, view: WheelView, interval_s: float) -> None:
+        self._out = out
+        self._view = view
+        self._interval_s = interval_s
+        self._shown = Shown()
+        self._pages: list[MessageId | None] = [None]
+        self._question: Proposal | None = None
+        self._typing: _Typing | None = None
+        self._over = False
+        self._looker: Looker
+
+    def run(self) -> None:
+        """Show the wheel until `q`, Ctrl-C or another signal."""
+        with (
+            Keyboard() as keyboard,
+            Screen() as screen,
+            Looker(self._view, Wanted(limit=self._rows()), self._interval_s) as self._looker,
+        ):
+            try:
+                while not self._over:
+                    size = shutil.get_terminal_size((80, 24))
+                    screen.draw(self._lines(size.columns, size.lines), (size.columns, size.lines))
+                    for key in keyboard.wait(_DRAW_S, self._looker.fd):
+                        self._press(key)
+            except (Quit, EOFError):
+                pass
+
+    def _lines(self, columns: int, rows: int) -> list[str]:
+        sight = self._looker.sight
+        if sight.wanted != self._looker.wanted:  # the list is not there yet: no item is chosen by mistake
+            sight = replace(sight, wanted=self._looker.wanted, items=())
+        self._shown.chosen = max(0, min(self._shown.chosen, len(sight.items) - 1))
+        if self._typing is not None:
+            self._shown.line = f"{self._typing.label}{self._typing.text}_"
+        return frame(self._out, sight, self._shown, columns, rows, times.now_us())
+
+    # -- keys ----------------------------------------------------------------------------------------------------
+
+    def _press(self, key: str) -> None:
+        if self._typing is not None:
+            self._type(key)
+        elif self._question is not None:
+            self._answer(key)
+        elif self._shown.whole is not None:
+            self._shown.whole = None
+        else:
+            self._shown.line = ""
+            self._command(key)
+
+    def _command(self, key: str) -> None:
+        if key == "q":
+            self._over = True
+        elif key in ("up", "k", "down", "j", "home"):
+            step = {"up": -1, "k": -1, "home": -self._shown.chosen}.get(key, 1)
+            self._shown.chosen = max(0, min(self._shown.chosen + step, len(self._looker.sight.items) - 1))
+        elif key in ("tab", "back-tab"):
+            step = 1 if key == "tab" else -1
+            self._list(LISTS[(LISTS.index(self._looker.wanted.name) + step) % len(LISTS)])
+        elif key.isdecimal() and 1 <= int(key) <= len(LISTS):
+            self._list(LISTS[int(key) - 1])
+        elif key in ("page-down", " ", "page-up"):
+            self._turn_page(key)
+        elif key == "/":
+            self._typing = _Typing("topic (* and ?): ", self._search, self._looker.wanted.topic or "")
+        elif key == "enter":
+            self._show()
+        elif key in _VERBS:
+            self._propose(_VERBS[key])
+
+    def _type(self, key: str) -> None:
+        assert self._typing is not None
+        if key in ("enter", "escape"):
+            typing, self._typing, self._shown.line = self._typing, None, ""
+            if key == "enter":
+                typing.then(typing.text)
+        elif key == "backspace":
+            self._typing.text = self._typing.text[:-1]
+        elif len(key) == 1 and key.isprintable():
+            self._typing.text += key
+
+    # -- lists ---------------------------------------------------------------------------------------------------
+
+    def _rows(self) -> int:
+        return max(1, shutil.get_terminal_size((80, 24)).lines)
+
+    def _list(self, name: str) -> None:
+        self._pages = [None]
+        self._shown.chosen = 0
+        self._looker.want(Wanted(name, self._looker.wanted.topic, limit=self._rows()))
+
+    def _search(self, topic: str) -> None:
+        self._pages = [None]
+        self._shown.chosen = 0
+        self._looker.want(replace(self._looker.wanted, topic=topic or None, after=None))
+
+    def _turn_page(self, key: str) -> None:
+        if key == "page-up":
+            self._pages = self._pages[:-1] or [None]
+        elif self._looker.sight.next_id is not None:
+            self._pages.append(self._looker.sight.next_id)
+        self._shown.chosen = 0
+        self._looker.want(replace(self._looker.wanted, after=self._pages[-1]))
+
+    def _message(self) -> Message | None:
+        """Return the chosen message; of a run or a schedule, the message behind it. Raises FilewheelError."""
+        sight = self._looker.sight
+        if sight.wanted != self._looker.wanted or not sight.items:
+            return None
+        item = sight.items[self._shown.chosen]
+        if isinstance(item, Message):
+            return item
+        return item[1] if isinstance(item, tuple) else self._view.message(item.id)
+
+    def _show(self) -> None:
+        try:
+            message = self._message()
+        except FilewheelError as exc:
+            self._shown.line = str(exc)
+            return
+        if message is None:
+            self._shown.line = "it is not pending any more"
+            return
+        self._shown.whole = whole_lines(message, times.now_us())
+        self._shown.line = "any key goes back"
+
+    # -- acts ----------------------------------------------------------------------------------------------------
+
+    def _propose(self, verb: Verb) -> None:
+        try:
+            message = self._message()
+            if message is None:
+                self._shown.line = "nothing is chosen, or it is not pending any more"
+                return
+            proposal = propose(self._view.wheel(), Act(verb, (message.id,)))
+        except FilewheelError as exc:
+            self._shown.line = str(exc)
+            return
+        if not proposal.found:
+            self._shown.line = f"{verb} is for {_FOR[verb]}, and this is none, or it is gone"
+            return
+        self._question = proposal
+        self._shown.line = f"{proposal.question} {proposal.found[0].topic or '(no topic)'}  y/n"
+
+    def _answer(self, key: str) -> None:
+        """Act at a `y`; any other key means no."""
+        proposal, self._question = self._question, None
+        assert proposal is not None
+        if key not in ("y", "Y"):  # mutant: top-acts-at-any-key
+            self._shown.line = "nothing was done"
+            return
+        try:
+            self._shown.line = perform(self._view.wheel(), proposal.act).text
+        except FilewheelError as exc:
+            self._shown.line = str(exc)
+        self._looker.look_again()
+
+
+def still(out: Output, view: WheelView) -> None:
+    """Write one picture, for a terminal that cannot be drawn over. Raises FilewheelError."""
+    from .frame import items, picture
+    from .looker import look
+
+    sight = look(view, Wanted(limit=10))
+    if sight.error is not None and sight.live is None:
+        raise sight.error
+    now_us = times.now_us()
+    lines = head(out, sight, out.columns, now_us)
+    lines += picture(out, sight, out.columns, 3 * 4, now_us)
+    lines += items(out, sight, Shown(chosen=-1), out.columns, 10, now_us)
+    for line in lines:
+        out.write(line)
