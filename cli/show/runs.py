@@ -1,11 +1,10 @@
-"""Runs and their ends, in words and as JSON."""
+"""Runs and their ends, in words."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from filewheel import Damaged, Ended, Message, Run, Running, Wheel
-from filewheel.tools.dump import iso
+from filewheel.live.run_fields import ended_fields as ended_fields
+from filewheel.live.run_fields import state_fields as state_fields
 
 from .. import times
 from .output import Output
@@ -56,28 +55,3 @@ def ended_words(ended: Ended, now_us: int) -> str:
     took = "" if ended.took_us is None else f", after {span(ended.took_us)}"
     error = f": {ended.error}" if ended.error else ""
     return f"{ended.outcome} {away(ended.ended_us - now_us)}{took}{error}"
-
-
-def state_fields(message: Message, running: Running) -> dict[str, Any]:
-    """Return the JSON fields of a pending message's state."""
-    state = running.state_of(message.id)
-    fields: dict[str, Any] = {"state": state}
-    run = running.find(message.id) if state == "running" else None
-    if run is not None and run.begun_us is not None and run.place is not None:
-        fields |= {
-            "running_since": iso(run.begun_us), "running_since_us": run.begun_us, "where": run.place.kind,
-            "thread": run.place.name or None, "pid": run.place.pid,
-        }  # fmt: skip
-    return fields
-
-
-def ended_fields(ended: Ended) -> dict[str, Any]:
-    """Return the JSON fields of the end of an attempt."""
-    return {
-        "id": str(ended.id), "first_id": str(ended.first_id), "topic": ended.topic, "key": ended.key,
-        "outcome": ended.outcome, "error": ended.error, "attempt": ended.attempt, "where": ended.place or None,
-        "due": iso(ended.due_us), "due_us": ended.due_us,
-        "begun": None if ended.begun_us is None else iso(ended.begun_us), "begun_us": ended.begun_us,
-        "ended": iso(ended.ended_us), "ended_us": ended.ended_us, "took_us": ended.took_us,
-        "moved_to": None if ended.moved_to is None else str(ended.moved_to),
-    }  # fmt: skip

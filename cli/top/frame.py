@@ -25,7 +25,7 @@ _ROLES = {"bar": ("cyan", False, False), "axis": (None, False, True), "title": (
 _BODY_CHARS = 400
 _LEAST_ROWS = 5
 """The list has at least so many rows."""
-HELP = "enter show  c cancel  f fire  r revive  x delete  / topic  tab list  q quit"
+HELP = "enter show  c cancel  f fire  k kill  r revive  x delete  / topic  tab list  q end"
 
 
 @dataclass

@@ -23,7 +23,7 @@ from .screen import Screen
 from .whole import whole_lines
 
 _DRAW_S = 0.5
-_VERBS: dict[str, Verb] = {"c": "cancel", "f": "reschedule", "r": "revive", "x": "drop"}
+_VERBS: dict[str, Verb] = {"c": "cancel", "f": "reschedule", "k": "kill", "r": "revive", "x": "drop"}
 _FOR = {
     "cancel": "pending messages",
     "reschedule": "pending messages",
@@ -96,8 +96,8 @@ class Session:
     def _command(self, key: str) -> None:
         if key == "q":
             self._over = True
-        elif key in ("up", "k", "down", "j", "home"):
-            step = {"up": -1, "k": -1, "home": -self._shown.chosen}.get(key, 1)
+        elif key in ("up", "down", "home"):
+            step = {"up": -1, "home": -self._shown.chosen}.get(key, 1)
             self._shown.chosen = max(0, min(self._shown.chosen + step, len(self._looker.sight.items) - 1))
         elif key in ("tab", "back-tab"):
             step = 1 if key == "tab" else -1

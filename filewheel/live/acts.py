@@ -15,16 +15,29 @@ from filewheel.checks import check_choice, check_number
 from filewheel.errors import BadArgument, FilewheelError, NotFound
 from filewheel.live.message_fields import row_fields
 from filewheel.message import SCHEDULE, Message, MessageId
+from filewheel.runs.kills import Killed
 from filewheel.schedules.definition import schedule_of
 from filewheel.wheel import Wheel
 
-Verb = Literal["cancel", "reschedule", "revive", "drop"]
-"""Cancel and reschedule are for pending messages, revive (fire again) and drop (for good) for dead letters."""
+Verb = Literal["cancel", "reschedule", "kill", "revive", "drop"]
+"""Cancel and reschedule are for pending messages, kill is for one that runs, revive (fire again) and drop (for good) are
+for dead letters."""
 VERBS: tuple[Verb, ...] = get_args(Verb)
 IDS_MAX = 1_000
 """The largest act."""
 DELAY_S_MAX = 10 * 365 * 86_400
+KILL_S = 5.0
+"""How long a kill is waited for."""
 _OF_THE_DEAD = ("revive", "drop")
+_KILLED = {
+    Killed.ENDED: "it had ended by itself",
+    Killed.WAITING: "it has not begun: cancel it",
+    Killed.OTHER: "another kill came first",
+    Killed.THREAD: "it runs in a thread, which nothing can end from outside",
+    Killed.PROGRAM: "it runs in a program of its own, which cannot end it",
+    Killed.NO_KEEPER: "no keeper runs",
+    Killed.TIMED_OUT: "it has not ended yet; it may still",
+}
 
 
 @dataclass(frozen=True)
@@ -40,6 +53,8 @@ class Act:
         check_choice("verb", self.verb, VERBS)
         if not 1 <= len(self.ids) <= IDS_MAX:  # mutant: act-unbounded
             raise BadArgument(f"an act is for 1 to {IDS_MAX:,} messages, not {len(self.ids):,}")
+        if self.verb == "kill" and len(self.ids) > 1:
+            raise BadArgument(f"one message is killed at a time, not {len(self.ids):,}")
         check_number("delay_s", self.delay_s, least=0, most=DELAY_S_MAX)
 
     @classmethod
@@ -79,6 +94,7 @@ class Proposal:
             "cancel": f"Cancel {number:,} {noun}?",
             "reschedule": f"Fire {number:,} {noun} {_when(self.act.delay_s)}?",
             "revive": f"Revive {number:,} {noun}, to fire {_when(self.act.delay_s)}?",
+            "kill": f"Kill {number:,} {noun} that runs? It is dropped.",
             "drop": f"Delete {number:,} {noun} for good?",
         }
         names = ", ".join(self.ends)
@@ -102,13 +118,20 @@ def _when(delay_s: float) -> str:
 def propose(wheel: Wheel, act: Act) -> Proposal:
     """Look what an act would do. Cost: a look-up of each message. Raises FilewheelError."""
     found, missing = [], []
+    running = wheel.running() if act.verb == "kill" else None
     for id_ in act.ids:
         message = wheel.get(id_)
-        if message is not None and act.fits(message):
+        is_begun = running is None or running.state_of(id_) == "running"
+        if message is not None and act.fits(message) and is_begun:
             found.append(message)
         else:
             missing.append(id_)
     return Proposal(act, found, missing)
+
+
+_DONE = {
+    "cancel": "cancelled", "reschedule": "rescheduled", "kill": "killed", "revive": "revived", "drop": "deleted",
+}  # fmt: skip
 
 
 @dataclass
@@ -124,7 +147,7 @@ class Done:
     @property
     def text(self) -> str:
         """What to report."""
-        word = {"cancel": "cancelled", "reschedule": "rescheduled", "revive": "revived", "drop": "deleted"}[self.verb]
+        word = _DONE[self.verb]
         begun = sum(outcome in ("begun", "maybe begun") for outcome in self.done.values())
         parts = [f"{len(self.done):,} {word}"]
         parts += [f"{begun:,} had begun, or may have"] if begun else []
@@ -152,6 +175,14 @@ def perform(wheel: Wheel, act: Act) -> Done:
         outcomes = wheel.cancel_many(ids).outcomes if ids else {}
         done.done = {id_: "deleted" if act.verb == "drop" else how.value for id_, how in outcomes.items()}
         done.missing += [id_ for id_ in ids if id_ not in outcomes]
+        return done
+    if act.verb == "kill":
+        for id_ in ids:
+            killed = wheel.kill(id_, timeout_s=KILL_S)
+            if killed:
+                done.done[id_] = killed.value
+            else:
+                done.failed[id_] = _KILLED[killed]
         return done
     for id_ in ids:
         try:

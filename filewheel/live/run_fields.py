@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from filewheel.message import US_PER_S
+from filewheel.message import US_PER_S, Message
 from filewheel.runs.run import Ended, Run, Running
 from filewheel.tools.dump import iso
 
@@ -45,3 +45,16 @@ def ended_fields(ended: Ended) -> dict[str, Any]:
         "ended": iso(ended.ended_us), "ended_us": ended.ended_us, "took_us": ended.took_us,
         "moved_to": None if ended.moved_to is None else str(ended.moved_to),
     }  # fmt: skip
+
+
+def state_fields(message: Message, running: Running) -> dict[str, Any]:
+    """Return the JSON fields of a pending message's state."""
+    state = running.state_of(message.id)
+    fields: dict[str, Any] = {"state": state}
+    run = running.find(message.id) if state == "running" else None
+    if run is not None and run.begun_us is not None and run.place is not None:
+        fields |= {
+            "running_since": iso(run.begun_us), "running_since_us": run.begun_us, "where": run.place.kind,
+            "thread": run.place.name or None, "pid": run.place.pid,
+        }  # fmt: skip
+    return fields

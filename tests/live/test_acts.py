@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from filewheel import BadArgument, Keeper, MessageId, Scheduler, Wheel
 from filewheel.live.acts import IDS_MAX, VERBS, Act, perform, propose
+from tests.support import eventually
 
 
 def bury(path: Path, *payloads: bytes, key: str | None = None) -> list[MessageId]:
@@ -46,6 +48,35 @@ def test_a_cancel_of_what_had_begun_says_so(wheel_dir: Path) -> None:
         assert done.done == {id_: "begun"}
         assert done.text == "1 cancelled, 1 had begun, or may have"
         keeper.ack(batch)
+
+
+def test_a_kill_is_for_what_runs_and_says_why_it_cannot(wheel_dir: Path) -> None:
+    with Wheel(wheel_dir) as wheel, Keeper(wheel_dir) as keeper:
+        waits = wheel.enqueue(b"waits", delay=60)
+        assert propose(wheel, Act("kill", (waits,))).missing == [waits]
+        runs = wheel.enqueue(b"runs")
+        batch = eventually(keeper.claim)
+        assert propose(wheel, Act("kill", (runs,))).question == "Kill 1 message that runs? It is dropped."
+        done = perform(wheel, Act("kill", (runs,)))
+        assert not done.done
+        assert "program of its own" in done.failed[runs]
+        keeper.ack(batch)
+        with pytest.raises(BadArgument, match="one message"):
+            Act("kill", (waits, runs))
+
+
+def test_a_kill_of_a_coroutine_ends_it(wheel_dir: Path) -> None:
+    scheduler = Scheduler(wheel_dir)
+
+    @scheduler.on("slow")
+    async def slow() -> None:
+        await asyncio.sleep(600)
+
+    with scheduler, Wheel(wheel_dir) as wheel:
+        id_ = slow.enqueue()
+        eventually(lambda: wheel.running().state_of(id_) == "running")
+        assert perform(wheel, Act("kill", (id_,))).text == "1 killed"
+        assert wheel.get(id_) is None
 
 
 def test_a_message_fires_now_when_it_is_rescheduled_so(wheel: Wheel) -> None:

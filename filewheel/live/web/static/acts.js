@@ -3,7 +3,7 @@
 import { access, post, setToken, troubleOf } from "./api.js";
 import { byId, el, safe, text } from "./dom.js";
 
-const YES = { cancel: "Cancel them", reschedule: "Fire now", revive: "Revive", drop: "Delete" };
+const YES = { cancel: "Cancel", reschedule: "Fire now", kill: "Kill", revive: "Revive", drop: "Delete" };
 
 function opened(title, body, buttons) {
   const dialog = byId("ask");
@@ -48,6 +48,7 @@ export async function act(verb, ids, after) {
 /** Buttons for one message; none where this tab may not act. */
 export function buttons(message, after) {
   if (!access.token) return [];
+  if (message.runs) return [el("button", { type: "button", "data-verb": "kill", onclick: () => act("kill", [message.id], after) }, "Kill")];
   const verbs = message.died || message.dead ? [["revive", "Revive"], ["drop", "Delete"]] : [["reschedule", "Fire now"], ["cancel", "Cancel"]];
   return verbs.map(([verb, label]) =>
     el("button", { type: "button", "data-verb": verb, onclick: () => act(verb, [message.id], after) }, label));

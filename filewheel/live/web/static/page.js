@@ -61,12 +61,13 @@ function showTiles(live) {
   ] : [];
   byId("tiles").replaceChildren(...tiles, ...ratesTile(live.rates).map((one) => tile(...one)), tile("Backups", ...backupTile(live.set)));
   const runs = live.running?.runs ?? [];
-  byId("runs").replaceChildren(...(runs.length ? [el("h2", {}, "Runs now"), runsTable(runs)] : []));
+  // Not under the finger of somebody who is about to press a key there.
+  if (!byId("runs").contains(document.activeElement)) byId("runs").replaceChildren(...(runs.length ? [el("h2", {}, "Runs now"), runsTable(runs)] : []));
   setTurning(live.turning, s ? s.pending : null, nextUs);
 }
 
 async function showNext() {
-  if (byId("view-now").hidden || Date.now() < nextRead) return;
+  if (byId("view-now").hidden || Date.now() < nextRead || (nextRead && byId("next").contains(document.activeElement))) return;
   nextRead = Date.now() + 5000;
   try {
     const page = await get("api/messages?limit=8");

@@ -141,7 +141,7 @@ export async function message(place, id) {
         ["State", state === "running" && run ? `runs for ${span(run.runs_s ?? 0)} in ${safe(run.where ?? "?")}` : state],
         ["Attempt", String(m.attempt)], ["Enqueued", when(m.enqueued_us)],
       ]),
-      el("div", { class: "bar" }, buttons(m, again)),
+      el("div", { class: "bar" }, state === "running" ? buttons({ ...m, runs: true }, again) : [], buttons(m, again)),
       ...(tries.length ? [el("h2", {}, "Failed attempts"), table(null, ["At", "Attempt", "Error", "Its end"], tries)] : []),
       ...ended,
       ...(own.length ? [el("h2", {}, "Headers"), table(null, ["Name", "Value"], own.map(([name, value]) => [text(name), text(value)]))] : []),
@@ -173,7 +173,7 @@ export async function schedules(place) {
 // -- what runs, and how it ended -------------------------------------------------------------------------------
 
 export const runsTable = (runs) => table(null, ["State", "Topic", "Where", "Try", "Id"], runs.map((r) => [
-  r.runs_s === null ? r.state : `runs for ${span(r.runs_s)}`, text(r.topic || "(none)"), text(r.where ?? ""), String(r.attempt + 1), link(r.id),
+  r.runs_s === null ? r.state : `runs for ${span(r.runs_s)}`, text(r.topic || "(none)"), text(r.where ?? ""), String(r.attempt + 1), el("span", {}, link(r.id), " ", ...buttons({ ...r, runs: r.runs_s !== null }, () => {})),
 ]));
 
 const BAD = ["retried", "dead", "killed", "skipped", "missed", "unknown"];
