@@ -191,7 +191,7 @@ class Session:
         """Act at a `y`; any other key means no."""
         proposal, self._question = self._question, None
         assert proposal is not None
-        if key not in ("y", "Y"):  # mutant: top-acts-at-any-key
+        if key not in ("y", "Y"):
             self._shown.line = "nothing was done"
             return
         try:

@@ -20,7 +20,7 @@ from filewheel.schedules.definition import schedule_of
 from filewheel.wheel import Wheel
 
 Verb = Literal["cancel", "reschedule", "kill", "revive", "drop"]
-"""Cancel and reschedule are for pending messages, kill is for one that runs, revive (fire again) and drop (for good) are
+"""Cancel and reschedule are for pending messages, kill for one that runs; revive (fire again) and drop (for good) are
 for dead letters."""
 VERBS: tuple[Verb, ...] = get_args(Verb)
 IDS_MAX = 1_000

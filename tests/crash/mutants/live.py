@@ -33,7 +33,6 @@ MUTANTS: list[Mutant] = [
     m("deep-arguments", "W", ALWAYS, "arguments that are nested too deeply are shown as a payload", f"{_WEB}any_payload_is_json_that_a_browser_reads"),
     m("history-unbounded", "W", NEVER, "so many ends of the history are shown and no more", f"{_WEB}what_runs_and_how_it_ended_is_shown"),
     m("web-health-told", "W", NEVER, "without the token health is a verdict, and holds nothing of the wheel", f"{_WEB}health_without_the_token_is_only_the_verdict"),
-    m("top-acts-at-any-key", "W", NEVER, "top acts after a y and after no other key", "tests/live/test_top.py::test_an_act_asks_first_and_only_a_y_means_yes"),
     m("counted-beside", "W", ALWAYS, "one thread counts at a time", f"{_REMEMBERED}while_one_thread_makes_a_value_the_others_get_the_one_before"),
     m("counted-each-time", "W", NEVER, "what is dear to count is not counted for each viewer", f"{_REMEMBERED}a_value_that_took_a_second_is_made_again_after_twenty"),
 ]  # fmt: skip
