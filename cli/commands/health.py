@@ -19,7 +19,7 @@ from ..verb import verb
     """
     $ filewheel health --no-keeper
     $ filewheel health --max-lag 5m --no-keeper --json
-    $ filewheel health -q || echo "it does not fire"
+    $ filewheel health -q --no-keeper && echo healthy
     """,
 )
 @click.option(
