@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
@@ -26,6 +26,7 @@ from filewheel.scheduling.failure import Retry
 from filewheel.scheduling.handler import Handler, Handlers, P, R, Sender, Terms, Where, where_of
 from filewheel.scheduling.job import Job
 from filewheel.scheduling.options import At, Options
+from filewheel.scheduling.pools import check_pool
 from filewheel.scheduling.runners.processes import check_reachable
 from filewheel.scheduling.schedule import Schedule
 
@@ -43,6 +44,9 @@ class HandlerOptions(TypedDict, total=False):
     rate_per_s: float | None
     skip_late_s: float | None
     coalesce: str | bool | None
+    pool: str | None
+    priority: int
+    catch_up_per_s: float | None
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -63,8 +67,10 @@ class ScheduleOptions(TypedDict, total=False):
 class Definitions(Sender[MessageId]):
     """The handlers and schedules of one program."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, pools: Collection[str] = ()) -> None:
+        """`pools` are the named pools, as `place_of` writes them."""
         super().__init__(Handlers())
+        self._pools = pools
         self.metrics = metrics
         """Counters and histograms of this process."""
         self._schedules: dict[str, Schedule] = {}
@@ -94,6 +100,9 @@ class Definitions(Sender[MessageId]):
         batch: int | None = None,
         skip_late_s: float | None = None,
         coalesce: str | bool | None = None,
+        pool: str | None = None,
+        priority: int = 0,
+        catch_up_per_s: float | None = None,
         **unknown: object,
     ) -> Callable[..., Handler[..., Any]]:
         """Register a function as the handler of a name (its own by default), or with "*" of all unregistered names.
@@ -101,12 +110,15 @@ class Definitions(Sender[MessageId]):
         `where` is "thread", "process" or "loop" (for coroutine functions, and their default). `timeout_s` bounds one
         call, `concurrency` how many run at once, `rate_per_s` how many start per second. With `batch` the function
         gets a list of up to that many Jobs; each call is enqueued by itself, with its own arguments. `skip_late_s` and
-        `coalesce` are the defaults for enqueued calls.
+        `coalesce` are the defaults for enqueued calls. `pool` is a named pool of threads or processes. Of the due calls
+        of a pool those of a higher `priority` start first; one start of ten ignores it. `catch_up_per_s` bounds the
+        starts of this handler's backlog, in place of the scheduler's.
 
         Raises BadArgument for a wrong argument, and when another function has the name.
         """
         check_known(self.on, unknown)
-        terms = Terms("thread", Retry() if retry is None else retry, timeout_s, concurrency, rate_per_s, batch)
+        retry = Retry() if retry is None else retry
+        terms = Terms("thread", retry, timeout_s, concurrency, rate_per_s, batch, pool, priority, catch_up_per_s)
         options = Options(skip_late_s=skip_late_s, coalesce=coalesce)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
@@ -118,7 +130,8 @@ class Definitions(Sender[MessageId]):
             if not callable(function):
                 raise BadArgument(f"a handler is a function, not {shown(function)}")
             own = getattr(function, "__name__", "")
-            placed = replace(terms, where=where_of(function, where))
+            at = where_of(function, where)
+            placed = replace(terms, where=at, pool=check_pool(at, pool, self._pools))
             handler = Handler(own if name is None else name, function, placed, self, options)
             if placed.where == "process":
                 check_reachable(handler, self._handlers.hooks.plain)

@@ -23,14 +23,16 @@ from filewheel.keeper import LOOK_S
 from filewheel.message import SCHEDULE, US_PER_S, Message
 from filewheel.runs.run import Detail, Kill, Kind, Place, Then
 from filewheel.scheduling import verdict
+from filewheel.scheduling.backlogs import Backlogs
 from filewheel.scheduling.claims import Claims
 from filewheel.scheduling.events import Telemetry
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.handler import Handler, Handlers
 from filewheel.scheduling.job import EMPTY_OUTBOX
-from filewheel.scheduling.lanes import HELD_MAX, Lane, Lanes, Overdue
+from filewheel.scheduling.lanes import HELD_MAX, Lane, Lanes, bounds_of
 from filewheel.scheduling.options import Policy
 from filewheel.scheduling.own_terms import retry_of
+from filewheel.scheduling.pools import Pool
 from filewheel.scheduling.runners.loop import time_out
 from filewheel.scheduling.runners.runner import Call, Outcome, Runner
 from filewheel.scheduling.settlements import Report, Settlements
@@ -66,6 +68,7 @@ class Dispatcher:
         runners: dict[str, Runner],
         *,
         slots: dict[str, int | None],
+        pools: dict[str, int] | None = None,
         in_flight: int,
         catch_up_per_s: float | None,
         unknown: str,
@@ -77,9 +80,9 @@ class Dispatcher:
         tracebacks: bool = False,
         report: Report | None = None,
     ) -> None:
-        """`puts_sync` is for outcomes with messages that a job enqueued. `tracebacks` stores those of failed calls.
+        """`slots` and `pools` are those of Lanes, `puts_sync` is for outcomes with messages that a job enqueued.
 
-        `report` takes what the history of runs shows.
+        `tracebacks` stores those of failed calls. `report` takes what the history of runs shows.
         """
         if unknown not in UNKNOWN:
             raise BadArgument(f'unknown is "wait" or "bury", not {shown(unknown)}')
@@ -94,8 +97,8 @@ class Dispatcher:
         self._fate = fate
         self._tracebacks = tracebacks
         # mutant: held-fills-the-room
-        self._overdue = Overdue(catch_up_per_s, clock.now_us(), min(HELD_MAX, in_flight // 4))
-        self._lanes = Lanes(slots, in_flight)
+        self._backlogs = Backlogs(catch_up_per_s, clock.now_us(), min(HELD_MAX, in_flight // 4), handlers)
+        self._lanes = Lanes(slots, in_flight, pools, self._backlogs.held_max)
         self._outcomes: deque[Outcome] = deque()
         self._begun: deque[tuple[str, list[Message], int]] = deque()
         """Calls that other threads have started and that are not reported yet."""
@@ -114,12 +117,10 @@ class Dispatcher:
         """The last claim was empty, and no call has ended since."""
         self._more = True
         """The last claim was cut short by its limit."""
-        self._hinted = True
-        self._looked_us = 0
+        self._hinted, self._looked_us = True, 0
         self._checked_us = 0
         """When the roster last allowed this wheel to fire."""
-        self._is_checked = False
-        """The roster was checked in this step."""
+        self._is_checked = False  # whether it was in this step
 
     @property
     def claimed(self) -> int:
@@ -140,30 +141,45 @@ class Dispatcher:
 
     def finish(self, outcome: Outcome) -> None:
         """Take the outcome of a call; thread-safe. It wakes the dispatcher only if that waits for room."""
-        handler = outcome.call.handler
-        lane = self._lanes.ended(handler)
-        # mutant: started-at-the-end
-        if lane is not None and lane.waiting and self._is_firing and self._runners[handler.terms.where].starts_anywhere:
-            self._go_on(lane)
+        lane = self._lanes.ended(outcome.call.handler)
+        if lane is not None:
+            waits = lane.waiting or (self._handlers.has_pools and lane.pool.waits_for_slot)
+            # mutant: started-at-the-end
+            if waits and self._is_firing and self._runners[lane.pool.place].starts_anywhere:
+                self._go_on(lane)
         self._ended(outcome, lane)
 
     def _go_on(self, lane: Lane) -> None:
-        """Start the next calls of a lane, in the thread that ended one."""
+        """Start the next calls of a lane, or of its pool, in the thread that ended one."""
         try:
             now_us = self._keeper.now_us()
-            while messages := lane.take(now_us):
+            while found := self._next(lane, now_us):
+                lane, messages = found
                 self._keeper.check_may_fire()  # mutant: go-on-unlooked
-                self._begun.append((lane.handler.name, messages, now_us))
+                self._begun.append((messages[0].topic, messages, now_us))
                 self._hand_over(lane, messages, now_us)
         except Exception as exc:  # raised in the next step, because the ended call did not fail
             self._trouble = exc
+
+    def _next(self, lane: Lane, now_us: int) -> tuple[Lane, list[Message]] | None:
+        """Return the next call that may start: of a lane, or with pools of any lane of its pool."""
+        if self._handlers.has_pools:
+            return lane.pool.take(now_us)
+        messages = lane.take(now_us)
+        return (lane, messages) if messages else None
 
     def _ended(self, outcome: Outcome, lane: Lane | None) -> None:
         self._outcomes.append(outcome)
         self._back = done = self._back + len(outcome.call.messages)
         makes_room = self._more and (done * 4 >= self._limit or done >= self._settlements.claimed)
-        if makes_room or self._trouble or (lane is not None and (lane.waits_for_slot or lane.is_hungry)):
+        if makes_room or self._trouble or (lane is not None and self._lacks(lane)):
             self._wake()
+
+    def _lacks(self, lane: Lane) -> bool:
+        """Return whether the dispatcher should start calls, or claim messages, now that a call of a lane has ended."""
+        if not self._handlers.has_pools:
+            return lane.waits_for_slot or lane.is_hungry
+        return lane.pool.waits_for_slot or any(each.is_hungry for each in lane.pool.lanes)
 
     def _wake(self) -> None:
         if not self._is_woken:
@@ -206,7 +222,7 @@ class Dispatcher:
         worked = self._take_outcomes(now_us)
         self._watch_time(now_us)
         if fire:
-            for message in self._overdue.take(now_us):  # first, because they are due before the messages claimed now
+            for message in self._backlogs.take(now_us):  # first, because they are due before the messages claimed now
                 worked = True
                 self._admit(message, now_us)
             worked = self._claim(now_us, must=claim) or worked
@@ -230,8 +246,9 @@ class Dispatcher:
 
     def next_us(self, now_us: int) -> int | None:
         """Return when the first message that waits for a rate may start; None when none waits."""
-        times = [lane.next_us(now_us) for lane in self._lanes]
-        times.append(self._overdue.next_us())
+        queues = self._lanes.pools.values() if self._handlers.has_pools else self._lanes
+        times = [queue.next_us(now_us) for queue in queues]
+        times.append(self._backlogs.next_us())
         return min((us for us in times if us is not None), default=None)
 
     # -- claim -------------------------------------------------------------------------------------------------
@@ -249,12 +266,13 @@ class Dispatcher:
         self._hinted = False
         self._looked_us = steady_us
         rooms = self._lanes.rooms(self._handlers, now_us)
-        batch = self._keeper.claim(room, at_most=rooms, begun=False)
+        batch = self._keeper.claim(room, at_most=bounds_of(rooms), begun=False)
         self._is_checked, self._checked_us = True, steady_us
         self._more = len(batch) == room
         self._is_sated = not batch
         for name in rooms:
-            self._lanes[name].has_more = self._keeper.has_passed_over(name)
+            if (lane := self._lanes.get(name)) is not None:
+                lane.has_more = self._keeper.has_passed_over(name)
         self._settlements.claimed += len(batch)
         for message in batch:
             self._route(message, now_us)
@@ -273,8 +291,8 @@ class Dispatcher:
             return
         if handler is None:
             self._is_unknown(message, now_us)
-        elif self._overdue.holds_back(message, now_us):
-            due_us = self._overdue.keep(message, now_us)
+        elif (backlog := self._backlogs.of(handler, now_us)).holds_back(message, now_us):
+            due_us = backlog.keep(message, now_us)
             if due_us is not None:
                 self._settlements.add(message, verdict.deferred(message, due_us))
         else:
@@ -296,7 +314,7 @@ class Dispatcher:
                 message, verdict.passed_over(message, fate, self._next_of(message, now_us, called=False))
             )
             return True
-        if is_known and policy.coalesce is not None and self._overdue.is_covered(message, policy.coalesce, now_us):
+        if is_known and policy.coalesce is not None and self._backlogs.is_covered(message, policy.coalesce, now_us):
             successor = self._next_of(message, now_us, called=False)
             self._settlements.add(message, verdict.passed_over(message, "coalesced", successor))
             return True
@@ -317,7 +335,7 @@ class Dispatcher:
             self._is_unknown(message, now_us)
             return
         lane = self._lanes.of(handler, now_us)
-        if not lane.is_limited and handler.terms.batch is None:
+        if not (lane.is_limited or self._handlers.has_pools) and handler.terms.batch is None:
             lane.began()
             self._start(lane, [message], now_us)
             return
@@ -325,8 +343,18 @@ class Dispatcher:
 
     def _start_waiting(self, now_us: int) -> bool:
         """Start the waiting calls that may start; return whether any did: this may make room in their lanes."""
-        started = [self._start_from(lane, now_us) for lane in self._lanes]
+        if self._handlers.has_pools:
+            started = [self._start_from_pool(pool, now_us) for pool in list(self._lanes.pools.values())]
+        else:
+            started = [self._start_from(lane, now_us) for lane in self._lanes]
         return any(started)
+
+    def _start_from_pool(self, pool: Pool[Lane], now_us: int) -> bool:
+        started = False
+        while (found := pool.take(now_us)) is not None:
+            self._start(*found, now_us)
+            started = True
+        return started
 
     def _start_from(self, lane: Lane, now_us: int) -> bool:
         started = False
@@ -353,7 +381,7 @@ class Dispatcher:
         call = Call(lane.handler, messages, now_us, around)
         if call.timeout_s is not None and terms.where == "thread":
             self._timed.add(call)
-        self._runners[terms.where].start(call)  # mutant: ack-before-return
+        self._runners[lane.pool.place].start(call)  # mutant: ack-before-return
 
     def places(self) -> Iterator[tuple[bytes, Place]]:
         """Return where each begun message is worked on. Thread-safe."""
@@ -383,7 +411,7 @@ class Dispatcher:
         for call in list(self._timed):
             assert call.timeout_s is not None
             if call.begun_us and steady_us - call.begun_us > call.timeout_s * US_PER_S and call.end():
-                stack = self._runners[call.handler.terms.where].give_up(call)
+                stack = self._runners[call.handler.terms.place].give_up(call)
                 self._lanes.ended(call.handler)
                 self._take(Outcome.failed(call, time_out(call.timeout_s, stack), steady_us), now_us)
 

@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from filewheel.disk.hint import UNHEARD_S, StandbySleep
@@ -62,6 +62,18 @@ class Limits:
     keep_dead_s: float | None = None
     history: int = 0
     """How many ends of calls are kept."""
+    pools: Mapping[str, int] = field(default_factory=dict)
+    """The size of each named pool, by its place (pools.py)."""
+
+    @property
+    def places(self) -> dict[str, int]:
+        """How many calls each runner runs at once; the event loop has no such limit."""
+        return {"thread": self.threads, "process": self.processes, **self.pools}
+
+    @property
+    def at_runner(self) -> dict[str, int]:
+        """How many calls are with each runner at once: a process has its next call while it works."""
+        return {place: size * 2 if place.startswith("process") else size for place, size in self.places.items()}
 
 
 class Engine:
@@ -286,7 +298,8 @@ class Engine:
             keeper,
             self._handlers,
             runners,
-            slots={"thread": None, "loop": None, "process": limits.processes * 2},
+            slots={place: n for place, n in limits.at_runner.items() if place.startswith("process")},
+            pools=limits.at_runner,
             in_flight=limits.in_flight,
             catch_up_per_s=limits.catch_up_per_s,
             unknown=limits.unknown,
@@ -301,11 +314,14 @@ class Engine:
 
     def _runners(self, dispatcher: Dispatcher) -> dict[str, Runner]:
         begin, finish, clock, path = dispatcher.begin, dispatcher.finish, self._clock, self._path
-        return {
-            "thread": Threads(self._limits.threads, begin, finish, clock, path),
-            "loop": Loop(begin, finish, clock, path, loop=self._loop),
-            "process": Processes(self._limits.processes, begin, finish, clock, path),
-        }
+        runners: dict[str, Runner] = {"loop": Loop(begin, finish, clock, path, loop=self._loop)}
+        for place, size in self._limits.places.items():
+            kind, _, pool = place.partition(":")
+            if kind == "thread":
+                runners[place] = Threads(size, begin, finish, clock, path, pool)
+            else:
+                runners[place] = Processes(size, begin, finish, clock, path)
+        return runners
 
     def _end_calls(self, dispatcher: Dispatcher, runners: dict[str, Runner], at_least_s: float = 0.0) -> None:
         """Give running calls the grace time to end, and settle them. No other call begins."""
@@ -343,7 +359,7 @@ class Engine:
         runners: dict[str, Runner] = {}
         dispatcher = self._dispatcher(keeper, runners)
         inline = Inline(dispatcher.begin, dispatcher.finish, self._clock, self._path, loop=self._loop)
-        runners |= {"thread": inline, "loop": inline, "process": inline}
+        runners |= dict.fromkeys(("loop", *self._limits.places), inline)
         unwritten: FilewheelError | None = None
         try:
             self._on_term()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
@@ -23,6 +23,7 @@ from filewheel.scheduling.around import Hooks
 from filewheel.scheduling.call import ANY, check_call
 from filewheel.scheduling.failure import Retry
 from filewheel.scheduling.options import At, Delay, OnConflict, Options
+from filewheel.scheduling.pools import place_of
 from filewheel.timespec import at_us, delay_us
 
 P = ParamSpec("P")
@@ -90,16 +91,28 @@ class Terms:
     rate_per_s: float | None = None
     batch: int | None = None
     """The most jobs that one call gets, as a list; None to call it for each job, with the job's arguments."""
+    pool: str | None = None
+    """The named pool of threads or processes; None for the default one."""
+    priority: int = 0
+    """Among the calls of a pool that are due, a higher one starts first."""
+    catch_up_per_s: float | None = None
+
+    @property
+    def place(self) -> str:
+        """The name of the runner."""
+        return place_of(self.where, self.pool)
 
     def check(self) -> None:
         """Raise BadArgument unless these terms are valid."""
-        for name in ("timeout_s", "rate_per_s"):
+        for name in ("timeout_s", "rate_per_s", "catch_up_per_s"):
             if (number := getattr(self, name)) is not None:
                 check_number(name, number)
         for name in ("concurrency", "batch"):
             if (count := getattr(self, name)) is not None:
                 check_whole(name, count)
         check_choice("where", self.where, get_args(Where))
+        if not isinstance(self.priority, int) or isinstance(self.priority, bool):
+            raise BadArgument(f"priority is an integer, not {shown(self.priority)}")
         if not isinstance(self.retry, Retry):
             raise BadArgument(f"retry is a Retry, not {shown(self.retry)}", hint="Retry(limit=3, delay_s=10)")
         if self.batch is not None and self.where == "process":
@@ -227,6 +240,8 @@ class Handlers:
         self._by_name: dict[str, Handler[..., Any]] = {}
         self.hooks = Hooks()
         """What surrounds the calls."""
+        self.has_pools = False
+        """A handler has a pool or a priority."""
 
     def add(self, handler: Handler[..., Any]) -> None:
         """Register a handler.
@@ -246,6 +261,7 @@ class Handlers:
         if handler.name == ANY:
             _check_any(handler.terms)
         self._by_name[handler.name] = handler
+        self.has_pools = self.has_pools or handler.terms.pool is not None or handler.terms.priority != 0
 
     def get(self, name: str) -> Handler[..., Any] | None:
         """Return the handler with this name."""
@@ -268,6 +284,24 @@ class Handlers:
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+
+def check_used(handlers: Handlers, places: Collection[str], in_flight: int) -> None:
+    """Raise BadArgument for a named pool without a handler, and for more pools and priorities than may be claimed."""
+    used = {handler.terms.place for handler in handlers}
+    for place in places:
+        if place not in used:
+            where, _, pool = place.partition(":")
+            kind = "threads" if where == "thread" else "processes"
+            raise BadArgument(
+                f"no handler uses the pool {pool!r} of {kind}", hint=f"@on(pool={pool!r}), or leave it out of {kind}="
+            )
+    groups = {(handler.terms.place, handler.terms.priority) for handler in handlers} if handlers.has_pools else ()
+    if len(groups) >= in_flight:
+        raise BadArgument(
+            f"in_flight={in_flight} is too little for {len(groups)} pairs of pool and priority, each with its share",
+            hint=f"in_flight={len(groups) * 100}",
+        )
 
 
 class _Refuser(Sender[MessageId]):

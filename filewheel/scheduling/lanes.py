@@ -2,7 +2,8 @@
 
 A limited handler must not fill the memory or delay the other handlers. So a lane holds only the messages that start
 soon. The keeper passes over the rest, and hands it out when the lane runs dry. A lane that runs dry sooner claims
-further ahead: a slow lane holds a few messages, a quick one many.
+further ahead: a slow lane holds a few messages, a quick one many. With pools or priorities every handler is limited
+(pools.py).
 The memory of `Overdue` is bounded; a crash that loses it costs an extra call, never a missing one.
 Invariants: at most `concurrency` calls run and at most `rate_per_s` start each second (bursts of a second's worth);
 overdue messages start in due order.
@@ -11,12 +12,13 @@ overdue messages start in due order.
 from __future__ import annotations
 
 import math
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 
 from filewheel.message import US_PER_S, Message
+from filewheel.scheduling.call import ANY
 from filewheel.scheduling.handler import Handler, Handlers
+from filewheel.scheduling.pools import Pool
 
 _SOON_US = US_PER_S // 50
 _LATE_US = US_PER_S
@@ -49,9 +51,14 @@ class Bucket:
 class Lane:
     """The waiting and running calls of one handler. The dispatcher's thread adds; any thread may `take` and `ended`."""
 
-    def __init__(self, handler: Handler[..., object], slots: int | None, waiting_max: int, now_us: int) -> None:
+    def __init__(
+        self, handler: Handler[..., object], slots: int | None, waiting_max: int, now_us: int, pool: Pool[Lane]
+    ) -> None:
         terms = handler.terms
         self.handler = handler
+        self.pool = pool
+        """The runner's calls, which this lane has a part in."""
+        self.priority = terms.priority
         self.slots = slots
         """How many calls may run at once; None for the runner's limit alone."""
         self.waiting: deque[Message] = deque()
@@ -62,9 +69,10 @@ class Lane:
         self._most = max(waiting_max, self._least)
         self._ahead = min(self._most, max(self._least, int(terms.rate_per_s or 0)))
         """How many messages wait here after a claim; initially as many as may start at once."""
+        self.target: int | None = None
+        """With pools, of a lane without limits: how many messages to have claimed."""
         self._bucket = None if terms.rate_per_s is None else Bucket(terms.rate_per_s, now_us)
         self._filled_us = 0
-        self._lock = threading.Lock()
 
     @property
     def is_limited(self) -> bool:
@@ -74,12 +82,19 @@ class Lane:
     @property
     def is_hungry(self) -> bool:
         """Whether to claim messages that the keeper passed over."""
+        if self.target is not None:
+            return self.has_more and self.claimed * 4 <= self.target * 3
         return self.has_more and len(self.waiting) * 2 <= self._ahead
 
     @property
     def waits_for_slot(self) -> bool:
         """Whether a message waits although another call may run."""
         return self.slots is not None and bool(self.waiting) and self.running < self.slots
+
+    @property
+    def claimed(self) -> int:
+        """How many messages wait here, or may be with the runner."""
+        return len(self.waiting) + self.running * (self.handler.terms.batch or 1)
 
     def room(self, left: int) -> int:
         """Return how many messages to claim; `left` is the room of all lanes together."""
@@ -102,25 +117,32 @@ class Lane:
 
         A rate counts messages.
         """
-        with self._lock:
-            if not self.waiting or (self.slots is not None and self.running >= self.slots):
-                return []
-            count = min(len(self.waiting), self.handler.terms.batch or 1)
-            if self._bucket is not None:
-                count = self._bucket.take(now_us, count)
-            if count:
-                self.running += 1
-            return [self.waiting.popleft() for _ in range(count)]
+        with self.pool.lock:
+            return self.take_unlocked(now_us)
+
+    def take_unlocked(self, now_us: int) -> list[Message]:
+        """Do as `take`, in a thread that has the lock of the pool."""
+        if not self.waiting or (self.slots is not None and self.running >= self.slots):
+            return []
+        count = min(len(self.waiting), self.handler.terms.batch or 1)
+        if self._bucket is not None:
+            count = self._bucket.take(now_us, count)
+        if count:
+            self.running += 1
+            self.pool.running += 1
+        return [self.waiting.popleft() for _ in range(count)]
 
     def began(self) -> None:
         """Count a call that started without waiting here."""
-        with self._lock:
+        with self.pool.lock:
             self.running += 1
+            self.pool.running += 1
 
     def ended(self) -> None:
         """Count a call that ended, or did not start."""
-        with self._lock:
+        with self.pool.lock:
             self.running -= 1
+            self.pool.running -= 1
 
     def next_us(self, now_us: int) -> int | None:
         """Return when a waiting message may start; None when it waits for the end of another call."""
@@ -130,12 +152,25 @@ class Lane:
 
 
 class Lanes:
-    """The lanes of all handlers, by name. For the dispatcher's thread, except `ended`."""
+    """The lanes of all handlers, by name, and their pools. For the dispatcher's thread, except `ended`."""
 
-    def __init__(self, slots: Mapping[str, int | None], in_flight: int) -> None:
+    def __init__(
+        self,
+        slots: Mapping[str, int | None],
+        in_flight: int,
+        pools: Mapping[str, int] | None = None,
+        held_max: int = 0,
+    ) -> None:
+        """`slots` is how many calls of one handler may be with its runner, `pools` how many with each runner.
+
+        `held_max` is how many messages of `in_flight` are held back elsewhere.
+        """
         self._slots = slots
         self._in_flight = in_flight
+        self._held_max = held_max
+        self._sizes = pools or {}
         self._by_name: dict[str, Lane] = {}
+        self.pools: dict[str, Pool[Lane]] = {}
 
     def __iter__(self) -> Iterator[Lane]:
         return iter(self._by_name.values())
@@ -151,16 +186,27 @@ class Lanes:
         """Return the lane of a handler; make it if it is missing."""
         lane = self._by_name.get(handler.name)
         if lane is None or lane.handler is not handler:
-            terms = handler.terms
-            slots = [s for s in (terms.concurrency, self._slots.get(terms.where)) if s is not None]
-            lane = self._by_name[handler.name] = Lane(handler, min(slots, default=None), self._in_flight // 4, now_us)
+            self._by_name[handler.name] = made = self._make(handler, now_us)
+            with made.pool.lock:
+                made.pool.lanes = [*(each for each in made.pool.lanes if each is not lane), made]
+            lane = made
         return lane
+
+    def _make(self, handler: Handler[..., object], now_us: int) -> Lane:
+        terms = handler.terms
+        pool = self.pools.get(terms.place)
+        if pool is None:
+            pool = self.pools[terms.place] = Pool[Lane](terms.place, self._sizes.get(terms.place))
+        slots = [s for s in (terms.concurrency, self._slots.get(terms.place)) if s is not None]
+        return Lane(handler, min(slots, default=None), self._in_flight // 4, now_us, pool)
 
     def rooms(self, handlers: Handlers, now_us: int) -> dict[str, int]:
         """Return how many messages to claim for each limited handler; together they leave room for the others."""
         if len(self._by_name) < len(handlers):
             for handler in handlers:
                 self.of(handler, now_us)
+        if handlers.has_pools:
+            return self._shared_rooms()
         left = self._in_flight // 2 - sum(len(lane.waiting) for lane in self)
         rooms = {}
         for name, lane in self._by_name.items():
@@ -169,9 +215,40 @@ class Lanes:
                 left -= rooms[name]
         return rooms
 
+    def _shared_rooms(self) -> dict[str, int]:
+        """Return how many messages to claim for each handler, and with ANY for all names that have none."""
+        groups: dict[tuple[str, int], list[Lane]] = {}
+        for lane in self:
+            groups.setdefault((lane.pool.place, lane.priority), []).append(lane)
+        share = max(1, (self._in_flight - self._held_max) // (len(groups) + 1))
+        rooms = {ANY: share}  # without a handler for any name, those calls are settled at once
+        for lanes in groups.values():
+            left = share - sum(lane.claimed for lane in lanes)  # mutant: share-overfilled
+            limited = [lane for lane in lanes if lane.is_limited]
+            waits = share // 2 - sum(len(lane.waiting) for lane in limited)
+            for lane in limited:
+                room = rooms[lane.handler.name] = max(0, min(left, lane.room(waits)))
+                left, waits = left - room, waits - room
+            others = [lane for lane in lanes if not lane.is_limited]
+            for lane in others:
+                lane.target = max(1, share // len(others))
+                room = rooms[lane.handler.name] = max(0, min(left, lane.target - lane.claimed))
+                left -= room
+        return rooms
+
     def __getitem__(self, name: str) -> Lane:
         """Return the lane of a name."""
         return self._by_name[name]
+
+    def get(self, name: str) -> Lane | None:
+        """Return the lane of a name, or None."""
+        return self._by_name.get(name)
+
+
+def bounds_of(rooms: Mapping[str, int]) -> dict[str, int]:
+    """Return the rooms as the bounds of a claim, in which the name of a handler is no glob. ANY is the last."""
+    bounds = {"".join(f"[{c}]" if c in "*?[" else c for c in name): n for name, n in rooms.items() if name != ANY}
+    return bounds if ANY not in rooms else {**bounds, ANY: rooms[ANY]}  # mutant: handler-is-glob
 
 
 OVERDUE_US = 10 * US_PER_S

@@ -36,9 +36,10 @@ from filewheel.scheduling.call import new_call, transaction_of
 from filewheel.scheduling.definitions import Definitions
 from filewheel.scheduling.engine import Engine, Limits, State
 from filewheel.scheduling.events import Callback, Events, Telemetry
-from filewheel.scheduling.handler import BaseHandler
+from filewheel.scheduling.handler import BaseHandler, check_used
 from filewheel.scheduling.job import present_job
 from filewheel.scheduling.options import At, Delay, Options
+from filewheel.scheduling.pools import read_pools
 from filewheel.scheduling.runners.child import preparing
 from filewheel.scheduling.schedule import Schedule
 from filewheel.scheduling.signals import signals, until_signal
@@ -56,6 +57,7 @@ class Scheduler(Definitions):
     into it logs a warning; with create=False a missing wheel raises NoWheel, for example when a disk is not mounted.
 
     `threads` call plain functions, `processes` those with where="process"; coroutine functions run in an event loop.
+    Either is a count, or maps the names of pools to counts: {"default": 4, "slow": 2} is for @on(pool="slow").
     `in_flight` bounds the messages that are claimed at once. `catch_up_per_s` bounds the rate at which a backlog is
     called after a long stop. `unknown` is for messages without a handler: "wait" (checked again every five minutes) or
     "bury" (moved to the dead letters). `sync` applies to enqueued calls, and to a new wheel. `on_jump` and `history`
@@ -68,8 +70,8 @@ class Scheduler(Definitions):
         self,
         path: str | os.PathLike[str],
         *,
-        threads: int = 4,
-        processes: int | None = None,
+        threads: int | Mapping[str, int] = 4,
+        processes: int | Mapping[str, int] | None = None,
         in_flight: int = 1000,
         catch_up_per_s: float | None = None,
         unknown: str = "wait",
@@ -85,10 +87,9 @@ class Scheduler(Definitions):
     ) -> None:
         if not isinstance(metrics, Metrics | None):
             raise BadArgument(f"metrics are a Metrics, not {shown(metrics)}")
-        super().__init__(Metrics() if metrics is None else metrics)
-        processes = os.cpu_count() or 1 if processes is None else processes
-        for name, count in (("threads", threads), ("processes", processes), ("in_flight", in_flight)):
-            check_whole(name, count)
+        threads, processes, pools = read_pools(threads, processes)
+        super().__init__(Metrics() if metrics is None else metrics, pools)
+        check_whole("in_flight", in_flight)
         if catch_up_per_s is not None:
             check_number("catch_up_per_s", catch_up_per_s)
         check_choice("unknown", unknown, ("wait", "bury"))
@@ -100,7 +101,16 @@ class Scheduler(Definitions):
         check_flag("tracebacks", tracebacks)
         check_keep_dead(keep_dead_s)
         self._limits = Limits(
-            threads, processes, in_flight, catch_up_per_s, unknown, on_jump, tracebacks, keep_dead_s, history
+            threads,
+            processes,
+            in_flight,
+            catch_up_per_s,
+            unknown,
+            on_jump,
+            tracebacks,
+            keep_dead_s,
+            history,
+            pools,
         )
         self._opener = WheelOpener(self._path, create=check_flag("create", create), sync=sync, env=env)
         self._env = env
@@ -125,7 +135,7 @@ class Scheduler(Definitions):
 
     @property
     def threads(self) -> int:
-        """How many threads call plain functions. A new number applies from the next start."""
+        """How many threads the default pool has, for plain functions. A new number applies from the next start."""
         return self._limits.threads
 
     @threads.setter
@@ -142,6 +152,16 @@ class Scheduler(Definitions):
     def keep_dead_s(self, keep_dead_s: float | None) -> None:
         """Set how long they are kept. Raises BadArgument unless it is a number above 0, or None."""
         self._limits = replace(self._limits, keep_dead_s=check_keep_dead(keep_dead_s))
+
+    @property
+    def processes(self) -> int:
+        """How many processes the default pool has. A new number applies from the next start."""
+        return self._limits.processes
+
+    @processes.setter
+    def processes(self, count: int) -> None:
+        """Set the number of processes. Raises BadArgument unless it is an integer from 1."""
+        self._limits = replace(self._limits, processes=check_whole("processes", count))
 
     @property
     def wheel(self) -> Wheel:
@@ -249,6 +269,7 @@ class Scheduler(Definitions):
         self._loop = loop
 
     def _new_engine(self) -> Engine:
+        check_used(self._handlers, self._limits.pools, self._limits.in_flight)
         self.wheel  # noqa: B018  made if it is missing
         return Engine(
             self._path, self._handlers, Occurrences(self._schedules, self._clock), self._limits, self._telemetry,

@@ -70,7 +70,7 @@ class Stage:
         self.keeper = keeper
         self.dispatcher: Dispatcher = engine._dispatcher(keeper, runners)
         self.runner = Manual(self.dispatcher.finish, clock, scheduler.path)
-        runners |= {"thread": self.runner, "loop": self.runner, "process": self.runner}
+        runners |= dict.fromkeys(("loop", *scheduler._limits.places), self.runner)
 
     def step(self) -> None:
         """Let the dispatcher do all that it can do now."""

@@ -13,6 +13,7 @@ from filewheel.message import US_PER_S
 from filewheel.scheduling.handler import Handler, Terms
 from filewheel.scheduling.lanes import Bucket, Lane
 from filewheel.scheduling.options import Options
+from filewheel.scheduling.pools import Pool
 from tests.support_wheel import an_id
 
 NOW = 1_000 * US_PER_S
@@ -21,7 +22,8 @@ NOW = 1_000 * US_PER_S
 def lane(slots: int | None = None, waiting_max: int = 100, **terms: Any) -> Lane:
     made = Terms(concurrency=slots, **terms)
     made.check()
-    return Lane(Handler("h", lambda: None, made, None, Options()), slots, waiting_max, NOW)  # type: ignore[arg-type]
+    handler = Handler("h", lambda: None, made, None, Options())  # type: ignore[arg-type]
+    return Lane(handler, slots, waiting_max, NOW, Pool[Lane]("thread", None))
 
 
 def fill(some: Lane, count: int) -> list[Message]:

@@ -12,6 +12,9 @@ from filewheel.scheduling.options import Options
 REASONS: dict[str, tuple[str, str]] = {
     "concurrency": ("it would hold for one worker, not for all of them", "limit the threads of each worker"),
     "rate_per_s": ("it would hold for one worker, not for all of them", "give the handler a rate of its own"),
+    "pool": ("calls are read in the order of a partition, whatever has room", "a scheduler with topics of its own"),
+    "priority": ("calls are read in the order of a partition", "a scheduler with topics of its own"),
+    "catch_up_per_s": ("it would hold for one worker, not for all of them", "limit the threads of each worker"),
     "coalesce": ("overdue calls are spread over the workers", 'a key with on_conflict="replace"'),
     "sync": ("the brokers decide when records are on disk", "the topics' min.insync.replicas"),
     "key": ("only a keyed delay topic has keys", "KafkaScheduler(keyed=True), and `filewheel kafka run --keyed`"),

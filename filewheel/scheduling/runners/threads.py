@@ -26,8 +26,10 @@ class Threads:
 
     starts_anywhere = True
 
-    def __init__(self, count: int, begin: Begin, finish: Finish, clock: Clock, wheel: str) -> None:
+    def __init__(self, count: int, begin: Begin, finish: Finish, clock: Clock, wheel: str, pool: str = "") -> None:
+        """`pool` is its name, for the names of the threads."""
         self._count = count
+        self._name = f"filewheel-{pool}-" if pool else "filewheel-"
         self._begin = begin
         self._finish = finish
         self._clock = clock
@@ -49,7 +51,7 @@ class Threads:
                     self._add_thread()
 
     def _add_thread(self) -> None:
-        thread = threading.Thread(target=self._work, name=f"filewheel-{len(self._threads) + 1}", daemon=True)
+        thread = threading.Thread(target=self._work, name=f"{self._name}{len(self._threads) + 1}", daemon=True)
         self._threads.add(thread)
         try:
             with disk_errors(self._wheel):

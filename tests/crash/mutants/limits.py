@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.crash.mutants.entry import Mutant, m
-from tests.crash.operations import DROP, NEVER, becomes, gives
+from tests.crash.operations import ALWAYS, DROP, NEVER, becomes, gives
 
 MUTANTS: list[Mutant] = [
     m("own-retry-ignored", "J", gives("call.handler.terms.retry"), "a call's own retry holds in place of its handler's",
@@ -28,4 +28,14 @@ MUTANTS: list[Mutant] = [
       "tests/test_shares.py::test_a_late_urgent_message_goes_before_a_backlog_that_fits_no_memory_and_nothing_is_lost[in files]"),
     m("shares-mixed", "F3", DROP, "what was passed over under other globs is sorted anew",
       "tests/test_shares.py::test_whatever_globs_claims_have_each_message_is_claimed_once_within_them_and_first_things_first[1]"),
+    m("pool-overfilled", "J", NEVER, "no more calls of a pool run than it has threads",
+      "tests/scheduling/test_pools.py::test_a_higher_priority_starts_at_the_next_end_whatever_backlog_was_due_earlier"),
+    m("priority-starves", "J", gives("False"), "a lower priority is never starved",
+      "tests/scheduling/test_pools.py::test_a_lower_priority_gets_one_start_of_ten_and_all_of_it_runs_in_due_order"),
+    m("share-overfilled", "J", gives("self._in_flight"), "a backlog claims no more than the share of its pool",
+      "tests/scheduling/test_pools.py::test_a_handler_that_may_run_more_at_once_than_its_share_claims_no_more_than_that"),
+    m("handler-is-glob", "J", gives("rooms"), "the name of a handler is no glob for the claims of others",
+      "tests/scheduling/test_pools.py::test_a_handler_whose_name_looks_like_a_glob_has_its_own_calls_only"),
+    m("own-catch-up-ignored", "J", ALWAYS, "a handler's own catch-up rate holds in place of the scheduler's",
+      "tests/scheduling/test_pools.py::test_a_handlers_own_catch_up_rate_bounds_its_backlog_and_no_other"),
 ]  # fmt: skip

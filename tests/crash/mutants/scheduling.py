@@ -116,7 +116,7 @@ MUTANTS: list[Mutant] = [
       "tests/scheduling/test_scheduler_late.py::test_what_a_limit_held_up_is_late_by_its_first_due[of the backlog]"),
     m("coalesced-later", "J", without(2), "a call does not do for one that comes due after it began",
       "tests/scheduling/test_scheduler_late.py::test_one_that_comes_due_after_the_call_began_gets_a_call_of_its_own"),
-    m("held-fills-the-room", "J", gives("Overdue(catch_up_per_s, clock.now_us(), HELD_MAX)"), "a backlog that is held back leaves room for what comes due",
+    m("held-fills-the-room", "J", gives("Backlogs(catch_up_per_s, clock.now_us(), HELD_MAX, handlers)"), "a backlog that is held back leaves room for what comes due",
       "tests/scheduling/test_scheduler_late.py::test_what_comes_due_meanwhile_is_not_held_up_by_the_backlog"),
     m("lane-left-dry", "J", NEVER, "a limited handler takes what is due of its own when it runs dry",
       "tests/scheduling/test_lanes_run_dry.py::test_a_lane_whose_first_calls_were_slow_takes_what_is_due_of_its_own_at_once_when_they_end"),
