@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 from contextlib import nullcontext
 
 import click
@@ -16,6 +17,7 @@ from ..failure import Failure
 from ..input.params import DURATION
 from ..input.target import load_scheduler
 from ..notify import Service
+from ..reload import end_with, work_again_and_again
 from ..show.logs import log_lines
 from ..show.output import Output
 from ..show.text import count
@@ -39,38 +41,60 @@ _STATES = {
     "work",
     """
     $ filewheel work app:scheduler --once
-    $ filewheel work app:scheduler --threads 16
+    $ filewheel work app:scheduler --threads 16 --processes 2 --stop 10s
+    $ filewheel work app:scheduler --reload
     """,
     wheel=False,
 )
-@click.option("--threads", type=click.IntRange(1, 1024), metavar="N", help="Threads for plain functions.  [its own]")
+@click.option("--threads", type=click.IntRange(1, 1024), metavar="N", help="Threads of the default pool.  [its own]")
+@click.option("--processes", type=click.IntRange(1, 1024), metavar="N", help="Processes of the default pool, likewise.")
+@click.option("--stop", type=DURATION, metavar="DUR", help="How long running calls have to end.  [30s, or its stop_s]")
+@click.option("--reload", is_flag=True, help="For development: start again when a Python file below here changes.")
+@click.option("--child-of", type=int, hidden=True)
 @click.option(
     "--keep-dead", type=DURATION, metavar="DUR",
     help="Drop dead letters that are older: 30d, say.  [default: the scheduler's own]",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Call what is due now, one after another, then exit.")
 @click.argument("target", metavar="MODULE:NAME")
-def command(out: Output, threads: int | None, keep_dead: int | None, once: bool, target: str) -> None:
+def command(
+    out: Output, threads: int | None, processes: int | None, stop: int | None, reload: bool, child_of: int | None,
+    keep_dead: int | None, once: bool, target: str,
+) -> None:  # fmt: skip
     """Run a program's scheduler: import it from MODULE, and call its handlers when their messages are due.
 
     NAME is a Scheduler or an AsyncScheduler. MODULE is looked for in the present directory first. The wheel is the
     scheduler's own, so -C means nothing here.
 
     One process fires; more of them stand by, and take over the moment it ends. SIGTERM and Ctrl-C let running calls end
-    (for 30 seconds, or an AsyncScheduler's stop_s) and exit with 0, also while MODULE is imported; a second one cuts
-    that short. Unfinished calls are offered again.
+    (for --stop, 30 seconds, or an AsyncScheduler's stop_s) and exit with 0, also while MODULE is imported; a second one
+    cuts that short. Unfinished calls are offered again.
 
     It logs to stderr: a line when it starts, stands by, takes over and stops, and one for each failure; with -q only
     those. A program that configures logging itself decides how these lines look.
 
     Under systemd it reports when it fires or stands by (Type=notify), and signs of life (WatchdogSec=).
 
+    With --reload a change of a Python file below the present directory lets running calls end, and starts the program
+    again. A program that cannot be imported waits for the next change.
+
     --once is for cron and timers. It exits with 3 when a call failed or no handler has its name, and with 11
     when another process fires.
     Time-outs end coroutines only, and handlers for processes are called in this one.
     """
-    if once and threads is not None:
-        raise click.UsageError("--once calls one after another, so --threads means nothing")
+    if once and (threads, processes, stop, reload) != (None, None, None, False):
+        raise click.UsageError("--once calls one after another: --threads, --processes, --stop, --reload mean nothing")
+    stop_s = None if stop is None else stop / US_PER_S
+    if reload:
+        spans = {
+            name: f"{us / US_PER_S:f}" for name, us in (("--stop", stop), ("--keep-dead", keep_dead)) if us is not None
+        }
+        counts = {"--threads": threads, "--processes": processes}
+        argv = [word for name, value in (spans | counts).items() if value is not None for word in (name, str(value))]
+        with log_lines(out, logging.WARNING if out.quiet else logging.INFO):
+            sys.exit(work_again_and_again([*(["-q"] if out.quiet else []), "work", target, *argv], stop_s))
+    if child_of is not None:
+        end_with(child_of)
     with nullcontext() if once else quiet_end():  # an import may take long
         scheduler = load_scheduler(target)
         plain = scheduler.blocking if isinstance(scheduler, AsyncScheduler) else scheduler
@@ -78,14 +102,16 @@ def command(out: Output, threads: int | None, keep_dead: int | None, once: bool,
             plain.threads = threads
         if keep_dead is not None:
             plain.keep_dead_s = keep_dead / US_PER_S
+        if processes is not None:
+            plain.processes = processes
         with log_lines(out, logging.WARNING if once or out.quiet else logging.INFO):
             if once:
                 _once(out, scheduler, plain)
             else:
-                _work(scheduler, plain, target)
+                _work(scheduler, plain, target, stop_s)
 
 
-def _work(scheduler: Scheduler | AsyncScheduler, plain: Scheduler, target: str) -> None:
+def _work(scheduler: Scheduler | AsyncScheduler, plain: Scheduler, target: str, stop_s: float | None) -> None:
     names = [handler.name for handler in plain.handlers]
     shown = ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
     log.info("process %d starts %s on %s: %s", os.getpid(), target, plain.path, shown or "no handlers")
@@ -93,9 +119,11 @@ def _work(scheduler: Scheduler | AsyncScheduler, plain: Scheduler, target: str) 
     with Service() as service:
         service.watch(plain.stalled_s, lambda: _STATES.get(plain.state, (False, "")))
         if isinstance(scheduler, AsyncScheduler):
-            asyncio.run(scheduler.run())
-        else:
+            asyncio.run(scheduler.run(stop_s=stop_s))
+        elif stop_s is None:
             scheduler.run()
+        else:
+            scheduler.run(stop_s=stop_s)
     log.info("process %d has stopped", os.getpid())
 
 

@@ -309,14 +309,17 @@ class AsyncScheduler(Sender[Soon]):
     ) -> None:
         await self.stop()
 
-    async def run(self) -> None:
+    async def run(self, *, stop_s: float | None = None) -> None:
         """Fire until SIGINT or SIGTERM, `stop`, or a cancellation; then let running calls end, and return or raise.
 
+        They have `stop_s` to end, by default that of the scheduler.
         A second signal or cancellation ends the grace time. So does one before the start has finished; a call that
         started just before it is offered again. A loop that handles no signals leaves them unchanged.
 
         Raises Fenced when the wheel is a backup, or when another wheel of its set is promoted.
         """
+        if stop_s is not None:
+            check_number("stop_s", stop_s, least=0)
         asked = asyncio.Event()
         with self._signals(asked):  # first, because a handler may be called before `start` returns
             await self.start()
@@ -328,7 +331,7 @@ class AsyncScheduler(Sender[Soon]):
                             await asked.wait()
             finally:
                 try:
-                    await self.stop()
+                    await self.stop(stop_s)
                 finally:
                     self._asked = None
         if self._engine is not None:

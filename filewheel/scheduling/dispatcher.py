@@ -32,7 +32,6 @@ from filewheel.scheduling.job import EMPTY_OUTBOX
 from filewheel.scheduling.lanes import HELD_MAX, Lane, Lanes, bounds_of
 from filewheel.scheduling.options import Policy
 from filewheel.scheduling.own_terms import retry_of
-from filewheel.scheduling.pools import Pool
 from filewheel.scheduling.runners.loop import time_out
 from filewheel.scheduling.runners.runner import Call, Outcome, Runner
 from filewheel.scheduling.settlements import Report, Settlements
@@ -98,7 +97,7 @@ class Dispatcher:
         self._tracebacks = tracebacks
         # mutant: held-fills-the-room
         self._backlogs = Backlogs(catch_up_per_s, clock.now_us(), min(HELD_MAX, in_flight // 4), handlers)
-        self._lanes = Lanes(slots, in_flight, pools, self._backlogs.held_max)
+        self._lanes = Lanes(handlers, slots, in_flight, pools, self._backlogs.held_max)
         self._outcomes: deque[Outcome] = deque()
         self._begun: deque[tuple[str, list[Message], int]] = deque()
         """Calls that other threads have started and that are not reported yet."""
@@ -142,18 +141,16 @@ class Dispatcher:
     def finish(self, outcome: Outcome) -> None:
         """Take the outcome of a call; thread-safe. It wakes the dispatcher only if that waits for room."""
         lane = self._lanes.ended(outcome.call.handler)
-        if lane is not None:
-            waits = lane.waiting or (self._handlers.has_pools and lane.pool.waits_for_slot)
-            # mutant: started-at-the-end
-            if waits and self._is_firing and self._runners[lane.pool.place].starts_anywhere:
-                self._go_on(lane)
+        # mutant: started-at-the-end
+        if lane and self._lanes.has_next(lane) and self._is_firing and self._runners[lane.pool.place].starts_anywhere:
+            self._go_on(lane)
         self._ended(outcome, lane)
 
     def _go_on(self, lane: Lane) -> None:
         """Start the next calls of a lane, or of its pool, in the thread that ended one."""
         try:
             now_us = self._keeper.now_us()
-            while found := self._next(lane, now_us):
+            while found := self._lanes.next(lane, now_us):
                 lane, messages = found
                 self._keeper.check_may_fire()  # mutant: go-on-unlooked
                 self._begun.append((messages[0].topic, messages, now_us))
@@ -161,25 +158,12 @@ class Dispatcher:
         except Exception as exc:  # raised in the next step, because the ended call did not fail
             self._trouble = exc
 
-    def _next(self, lane: Lane, now_us: int) -> tuple[Lane, list[Message]] | None:
-        """Return the next call that may start: of a lane, or with pools of any lane of its pool."""
-        if self._handlers.has_pools:
-            return lane.pool.take(now_us)
-        messages = lane.take(now_us)
-        return (lane, messages) if messages else None
-
     def _ended(self, outcome: Outcome, lane: Lane | None) -> None:
         self._outcomes.append(outcome)
         self._back = done = self._back + len(outcome.call.messages)
         makes_room = self._more and (done * 4 >= self._limit or done >= self._settlements.claimed)
-        if makes_room or self._trouble or (lane is not None and self._lacks(lane)):
+        if makes_room or self._trouble or (lane is not None and self._lanes.lacks(lane)):
             self._wake()
-
-    def _lacks(self, lane: Lane) -> bool:
-        """Return whether the dispatcher should start calls, or claim messages, now that a call of a lane has ended."""
-        if not self._handlers.has_pools:
-            return lane.waits_for_slot or lane.is_hungry
-        return lane.pool.waits_for_slot or any(each.is_hungry for each in lane.pool.lanes)
 
     def _wake(self) -> None:
         if not self._is_woken:
@@ -246,9 +230,7 @@ class Dispatcher:
 
     def next_us(self, now_us: int) -> int | None:
         """Return when the first message that waits for a rate may start; None when none waits."""
-        queues = self._lanes.pools.values() if self._handlers.has_pools else self._lanes
-        times = [queue.next_us(now_us) for queue in queues]
-        times.append(self._backlogs.next_us())
+        times = [self._lanes.next_us(now_us), self._backlogs.next_us()]
         return min((us for us in times if us is not None), default=None)
 
     # -- claim -------------------------------------------------------------------------------------------------
@@ -265,7 +247,7 @@ class Dispatcher:
             return False
         self._hinted = False
         self._looked_us = steady_us
-        rooms = self._lanes.rooms(self._handlers, now_us)
+        rooms = self._lanes.rooms(now_us)
         batch = self._keeper.claim(room, at_most=bounds_of(rooms), begun=False)
         self._is_checked, self._checked_us = True, steady_us
         self._more = len(batch) == room
@@ -343,23 +325,13 @@ class Dispatcher:
 
     def _start_waiting(self, now_us: int) -> bool:
         """Start the waiting calls that may start; return whether any did: this may make room in their lanes."""
-        if self._handlers.has_pools:
-            started = [self._start_from_pool(pool, now_us) for pool in list(self._lanes.pools.values())]
-        else:
-            started = [self._start_from(lane, now_us) for lane in self._lanes]
+        started = [self._start_from(lane, now_us) for lane in self._lanes]
         return any(started)
-
-    def _start_from_pool(self, pool: Pool[Lane], now_us: int) -> bool:
-        started = False
-        while (found := pool.take(now_us)) is not None:
-            self._start(*found, now_us)
-            started = True
-        return started
 
     def _start_from(self, lane: Lane, now_us: int) -> bool:
         started = False
-        while messages := lane.take(now_us):
-            self._start(lane, messages, now_us)
+        while (found := self._lanes.next(lane, now_us)) is not None:
+            self._start(*found, now_us)
             started = True
         return started
 

@@ -156,6 +156,7 @@ class Lanes:
 
     def __init__(
         self,
+        handlers: Handlers,
         slots: Mapping[str, int | None],
         in_flight: int,
         pools: Mapping[str, int] | None = None,
@@ -165,6 +166,7 @@ class Lanes:
 
         `held_max` is how many messages of `in_flight` are held back elsewhere.
         """
+        self._handlers = handlers
         self._slots = slots
         self._in_flight = in_flight
         self._held_max = held_max
@@ -200,12 +202,34 @@ class Lanes:
         slots = [s for s in (terms.concurrency, self._slots.get(terms.place)) if s is not None]
         return Lane(handler, min(slots, default=None), self._in_flight // 4, now_us, pool)
 
-    def rooms(self, handlers: Handlers, now_us: int) -> dict[str, int]:
+    def next(self, lane: Lane, now_us: int) -> tuple[Lane, list[Message]] | None:
+        """Return the next call that may start: of a lane, or with pools of any lane of its pool. Thread-safe."""
+        if self._handlers.has_pools:
+            return lane.pool.take(now_us)
+        messages = lane.take(now_us)
+        return (lane, messages) if messages else None
+
+    def next_us(self, now_us: int) -> int | None:
+        """Return when a call may start that waits for its rate alone."""
+        queues = self.pools.values() if self._handlers.has_pools else self._by_name.values()
+        return min((us for queue in queues if (us := queue.next_us(now_us)) is not None), default=None)
+
+    def has_next(self, lane: Lane) -> bool:
+        """Return whether a call may follow one of this lane that has ended. Thread-safe."""
+        return bool(lane.waiting) or (self._handlers.has_pools and lane.pool.waits_for_slot)
+
+    def lacks(self, lane: Lane) -> bool:
+        """Return whether to start or to claim calls, now that a call of a lane has ended. Thread-safe."""
+        if not self._handlers.has_pools:
+            return lane.waits_for_slot or lane.is_hungry
+        return lane.pool.waits_for_slot or any(each.is_hungry for each in lane.pool.lanes)
+
+    def rooms(self, now_us: int) -> dict[str, int]:
         """Return how many messages to claim for each limited handler; together they leave room for the others."""
-        if len(self._by_name) < len(handlers):
-            for handler in handlers:
+        if len(self._by_name) < len(self._handlers):
+            for handler in self._handlers:
                 self.of(handler, now_us)
-        if handlers.has_pools:
+        if self._handlers.has_pools:
             return self._shared_rooms()
         left = self._in_flight // 2 - sum(len(lane.waiting) for lane in self)
         rooms = {}
