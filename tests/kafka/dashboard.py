@@ -8,16 +8,14 @@ Invariant: each meter has exactly one panel, in the row of its group.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from filewheel.kafka.node.meters import GROUPS, LEVEL_METERS, METERS, Kind, Meter
+from tests.grafana import Panel, as_json, board, unit_of
 
-WIDTH, HEIGHT, A_ROW = 8, 7, 3
 SELECT = 'topic=~"$topic"'
-UNITS = {"seconds": "s", "bytes": "bytes"}
 
 
 def expression(meter: Meter) -> str:
@@ -34,76 +32,26 @@ def expression(meter: Meter) -> str:
     return f"{worst} {by} ({name})"
 
 
-def unit(meter: Meter) -> str:
-    """Return Grafana's name of a meter's unit."""
-    if meter.kind is Kind.COUNTER:
-        return "cps"
-    return next((shown for end, shown in UNITS.items() if meter.name.endswith(f"_{end}")), "short")
-
-
-def panel(meter: Meter, number: int, x: int, y: int) -> dict[str, Any]:
+def panel(meter: Meter) -> Panel:
     """Return the panel of a meter."""
-    title = meter.name.removesuffix("_total").replace("_", " ")
-    if meter.kind is Kind.HISTOGRAM:
-        title += ", p99"
-    return {
-        "id": number,
-        "type": "timeseries",
-        "title": title,
-        "description": meter.help,
-        "datasource": {"type": "prometheus", "uid": "${datasource}"},
-        "gridPos": {"h": HEIGHT, "w": WIDTH, "x": x, "y": y},
-        "fieldConfig": {"defaults": {"unit": unit(meter)}, "overrides": []},
-        "targets": [
-            {
-                "refId": "A",
-                "expr": expression(meter),
-                "legendFormat": f"{{{{{meter.label or 'node'}}}}}" if meter.kind is not Kind.HISTOGRAM else "p99",
-            }
-        ],
-    }
+    is_histogram = meter.kind is Kind.HISTOGRAM
+    return Panel(
+        meter.name.removesuffix("_total").replace("_", " ") + (", p99" if is_histogram else ""),
+        meter.help,
+        expression(meter),
+        "p99" if is_histogram else f"{{{{{meter.label or 'node'}}}}}",
+        unit_of(meter.name, is_counter=meter.kind is Kind.COUNTER),
+    )
 
 
 def dashboard() -> dict[str, Any]:
     """Return the dashboard, as Grafana imports it."""
-    panels: list[dict[str, Any]] = []
-    y = 0
-    for group in GROUPS:
-        panels.append(
-            {
-                "id": len(panels) + 1, "type": "row", "title": group, "collapsed": False, "panels": [],
-                "gridPos": {"h": 1, "w": WIDTH * A_ROW, "x": 0, "y": y},
-            }
-        )  # fmt: skip
-        y += 1
-        meters = [meter for meter in (*METERS, *LEVEL_METERS) if meter.group == group]
-        for n, meter in enumerate(meters):
-            panels.append(panel(meter, len(panels) + 1, n % A_ROW * WIDTH, y + n // A_ROW * HEIGHT))
-        y += -(-len(meters) // A_ROW) * HEIGHT
-    query = "label_values(filewheel_kafka_partitions, topic)"
-    return {
-        "uid": "filewheel-kafka",
-        "title": "filewheel: the delay service on Kafka",
-        "tags": ["filewheel", "kafka"],
-        "schemaVersion": 39,
-        "time": {"from": "now-1h", "to": "now"},
-        "refresh": "30s",
-        "templating": {
-            "list": [
-                {"name": "datasource", "type": "datasource", "query": "prometheus"},
-                {
-                    "name": "topic", "type": "query", "query": query, "multi": True, "includeAll": True,
-                    "datasource": {"type": "prometheus", "uid": "${datasource}"}, "refresh": 2,
-                },
-            ]
-        },
-        "panels": panels,
-    }  # fmt: skip
-
-
-def as_json() -> str:
-    """Return the file of the dashboard."""
-    return json.dumps(dashboard(), indent=1) + "\n"
+    meters = (*METERS, *LEVEL_METERS)
+    groups = {group: [panel(meter) for meter in meters if meter.group == group] for group in GROUPS}
+    return board(
+        "filewheel-kafka", "filewheel: the delay service on Kafka", ("filewheel", "kafka"), groups,
+        label="topic", values="label_values(filewheel_kafka_partitions, topic)",
+    )  # fmt: skip
 
 
 def table(meters: Sequence[Meter] = METERS) -> str:
@@ -117,4 +65,4 @@ def table(meters: Sequence[Meter] = METERS) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{table()}\n{table(LEVEL_METERS)}" if "--table" in sys.argv[1:] else as_json())
+    sys.stdout.write(f"{table()}\n{table(LEVEL_METERS)}" if "--table" in sys.argv[1:] else as_json(dashboard()))

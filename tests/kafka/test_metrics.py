@@ -30,6 +30,7 @@ from filewheel.kafka.records.options import Policy
 from filewheel.kafka.records.record import Headers, Outgoing, Record
 from filewheel.message import MessageId
 from filewheel.metrics import render
+from tests import grafana
 from tests.kafka import dashboard
 from tests.kafka.fake import Cluster, FakeTransport
 from tests.kafka.folder import Folder
@@ -488,7 +489,9 @@ def test_the_page_and_the_dashboard_are_those_that_the_table_makes() -> None:
     assert dashboard.table() in page, "python -m tests.kafka.dashboard --table"
     assert dashboard.table(LEVEL_METERS) in page, "python -m tests.kafka.dashboard --table"
     found = (REPO / "docs" / "examples" / "kafka" / "grafana.json").read_text(encoding="utf-8")
-    assert found == dashboard.as_json(), "python -m tests.kafka.dashboard > docs/examples/kafka/grafana.json"
+    assert found == grafana.as_json(dashboard.dashboard()), (
+        "python -m tests.kafka.dashboard > docs/examples/kafka/grafana.json"
+    )
 
 
 def test_the_dashboard_has_a_panel_for_each_meter_and_none_lies_on_another() -> None:
@@ -496,12 +499,8 @@ def test_the_dashboard_has_a_panel_for_each_meter_and_none_lies_on_another() -> 
     asked = " ".join(panel["targets"][0]["expr"] for panel in panels if panel["type"] != "row")
     assert all(meter.full_name in asked for meter in (*METERS, *LEVEL_METERS))
     assert len(panels) == len(METERS) + len(LEVEL_METERS) + len(GROUPS)
-    places: set[tuple[int, int]] = set()
-    for panel in panels:
-        at = panel["gridPos"]
-        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert not cells & places
-        places |= cells
+    cells = grafana.cells_of(dashboard.dashboard())
+    assert len(cells) == len(set(cells))
 
 
 def test_each_metric_that_the_alarms_of_the_page_name_exists() -> None:
