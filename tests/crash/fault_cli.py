@@ -1,7 +1,8 @@
 """Campaign: the command line on a disk that fails: documented exit codes, one line on stderr, and no traceback.
 
 One process a point, armed by its environment (shim.c). A round is one point: every ROUNDS-th of all.
-Invariant: what `enqueue` printed and exited 0 with is pending afterwards.
+Invariant: what `enqueue` printed and exited 0 with is pending afterwards; whatever failed, a schedule that was there is
+there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tests.crash.shim import KINDS, Plan
 COMMANDS = {
     "init": (["init"], False),
     "enqueue": (["enqueue", "--in", "60", "hello"], True),
+    "schedule": (["schedule", "nightly", "@daily", "hello"], True),
     "run": (["run", "--once"], True),
     "verify": (["verify"], True),
 }
@@ -39,6 +41,8 @@ class CommandLine:
         self._prepared.mkdir()
         with Wheel.create(self._prepared / "w") as wheel:
             wheel.enqueue_many([b"due", b"later"], delay=[0, 5000])
+            wheel.schedule("hourly", "@hourly", b"due too")
+            wheel.reschedule(key="filewheel.every:hourly", delay=0)  # `run` fires it
         self.points = [(name, plan) for name in COMMANDS for plan in shim.plans(self._count(name))]
 
     def _count(self, name: str) -> dict[str, int]:
@@ -75,7 +79,16 @@ class CommandLine:
         if name == "enqueue" and done.returncode == 0:
             with Wheel(place / "w") as wheel:
                 tally.check(wheel.get(done.stdout.split()[0]), f"{what}: {done.stdout} is not pending")
+        if COMMANDS[name][1]:
+            self._check_schedules(name, done.returncode, place, what, tally)
         shutil.rmtree(place)
+
+    @staticmethod
+    def _check_schedules(name: str, code: int, place: Path, what: str, tally: Tally) -> None:
+        with Wheel(place / "w") as wheel:
+            there = {stored.name for stored in wheel.schedules()}
+        expected = {"hourly", "nightly"} if name == "schedule" and code == 0 else {"hourly"}
+        tally.check(expected <= there, f"{what}: the schedules are {there}")
 
 
 @contextlib.contextmanager
