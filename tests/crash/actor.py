@@ -50,6 +50,9 @@ class Actor:
         """Random bytes that are the same in each run, so that each run makes the same calls."""
         return self._random.randbytes(size)
 
+    history = 0
+    """How many ends a keeper keeps that is opened from now on."""
+
     def wheel(self) -> Wheel:
         """Return the open wheel."""
         if self._wheel is None:
@@ -67,6 +70,7 @@ class Actor:
                 env=SYSTEM.using(entropy=self.entropy),
                 background=False,
                 budget=budget,
+                history=self.history,
             )
         return self._keeper
 

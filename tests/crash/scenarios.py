@@ -25,6 +25,7 @@ from filewheel import Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.journal.journal import Journal
 from filewheel.laps.deal import Deal
+from filewheel.runs.kills import Asked
 from filewheel.tools import dump
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify
@@ -283,6 +284,21 @@ def expire(actor: Actor) -> None:
     actor.keep_house(seconds=31)
 
 
+def observed(actor: Actor) -> None:
+    """Fire while what runs is published and the history is written, and while somebody asks to end a run."""
+    actor.history = 2
+    ids = actor.claim()
+    actor.look("kill", lambda w: Asked(w._dir, ids[0], "cancel") if ids else None)
+    for some in (ids[:1], ids[1:3], ids[3:]):
+        actor.do("observe", lambda given: actor.keeper().observer.look())
+        actor.ack(*some)
+        actor.clock.advance(70)
+    actor.look("running", lambda w: w.running())
+    actor.look("history", lambda w: w.history())
+    actor.keep_house()
+    actor.close()
+
+
 def close_keeper(actor: Actor) -> None:
     """Close a keeper that has something to flush and to deal."""
     actor.ack(*actor.claim()[:2])
@@ -351,6 +367,7 @@ SCENARIOS = {
         Scenario("deal", deal, undealt),
         Scenario("open-lap", open_lap, far),
         Scenario("expire", expire, dealt),
+        Scenario("observed", observed, dealt),
         Scenario("close", close_keeper, undealt),
         Scenario("tidy", tidy, littered),
         Scenario("take-over", take_over, abandoned),
