@@ -30,6 +30,7 @@ class Ballast:
         """`path` is the wheel's, for messages."""
         self._disk = disk
         self._path = path
+        self._most = BALLAST_BYTES
         self._bytes = 0
         self._was_refused = False
         """The file system refused free space: a quota, or no room for a name. No second attempt."""
@@ -37,19 +38,30 @@ class Ballast:
     @property
     def is_there(self) -> bool:
         """Whether a ballast is known to exist, or none is wanted."""
-        return self._bytes > 0 or self._bytes >= BALLAST_BYTES
+        return self._bytes > 0 or self._bytes >= self._most
+
+    def limit(self, most: int) -> None:
+        """Reserve at most so many bytes from now on, and free what is more. Raises OSError."""
+        self._most = most
+        if self.find() and self._bytes > most:
+            fd = self._disk.open(layout.BALLAST, "w")
+            try:
+                self._disk.truncate(fd, most)
+            finally:
+                self._disk.close(fd)
+            self._bytes = most
 
     def keep(self) -> None:
-        """Reserve a sixteenth of the free space, at most BALLAST_BYTES. It grows when more is free.
+        """Reserve a sixteenth of the free space, at most what is wanted. It grows when more is free.
 
         If little is free, reserve half a mebibyte, or a quarter of that. Never raises OSError.
         """
-        if self._bytes >= BALLAST_BYTES or self._was_refused:
+        if self._bytes >= self._most or self._was_refused:
             return
         try:
             free = self._disk.free_bytes()
             small = min(_BALLAST_BYTES_GOOD, free // _BALLAST_SHARE_MAX)
-            size = min(BALLAST_BYTES, max(small, free // _BALLAST_SHARE))
+            size = min(self._most, max(small, free // _BALLAST_SHARE))
             if size >= max(_BALLAST_BYTES_MIN, self._bytes + 1):
                 self._bytes = self._reserve(size)
             elif not self._bytes:

@@ -38,6 +38,7 @@ class Put:
 class Chunk:
     messages: Sequence[Message]
     ingested: int
+    is_all: bool
 
     @property
     def ids(self) -> Sequence[bytes]:
@@ -46,6 +47,8 @@ class Chunk:
 
 class MemoryWheel:
     """The wheel of a partition, in memory."""
+
+    is_keyed = False
 
     def __init__(self, on_work: Callable[[MemoryWheel], None] = lambda wheel: None) -> None:
         self.on_work = on_work
@@ -62,6 +65,10 @@ class MemoryWheel:
 
     @property
     def has_lost(self) -> bool:
+        return False
+
+    @property
+    def is_gone(self) -> bool:
         return False
 
     def take_in(self, puts: Sequence[Put]) -> None:
@@ -88,9 +95,10 @@ class MemoryWheel:
 
     def next_chunk(self, limit: int, now_us: int) -> Chunk:
         assert self.is_open
-        free = sorted(id_ for id_ in self.pending if id_ not in self.claimed and id_.due_us <= now_us)[:limit]
+        due = sorted(id_ for id_ in self.pending if id_ not in self.claimed and id_.due_us <= now_us)
+        free = [id_ for id_ in due if offset_of(id_) < self.ingested][:limit]
         self.claimed.update(free)
-        return Chunk([self.pending[id_] for id_ in free], self.ingested)
+        return Chunk([self.pending[id_] for id_ in free], self.ingested, len(free) < limit)
 
     def settle(self, chunk: Chunk) -> None:
         for message in chunk.messages:
@@ -105,7 +113,8 @@ class MemoryWheel:
         return min([offset_of(id_) for id_ in self.pending], default=self.ingested)
 
     def next_due_us(self) -> int | None:
-        return min([id_.due_us for id_ in self.pending if id_ not in self.claimed], default=None)
+        free = [id_ for id_ in self.pending if id_ not in self.claimed and offset_of(id_) < self.ingested]
+        return min([id_.due_us for id_ in free], default=None)
 
     def flush(self) -> None:
         self.position = self.ingested

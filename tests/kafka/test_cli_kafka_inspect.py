@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,3 +125,17 @@ def test_a_damaged_wheel_is_listed_as_far_as_it_goes_with_exit_code_12(data: Pat
     result = invoke("kafka", "inspect", "-d", data, "--list", "--partition", "7")
     assert result.code == 12
     assert "no waiting record of Kafka" in result.err
+
+
+def test_a_wheel_that_the_running_node_does_not_have_open_is_left_out_and_named(data: Path) -> None:
+    policy = Policy("delays")
+    path = data / "delays" / "2"
+    with contextlib.closing(Partition(path, Source("c", "delays", 2, "", policy.digest))) as moved:
+        moved.take_in(Rules(policy, "node", "").understand([record(2, 0, 30_000, "mails", b"moved")]))
+    result = invoke("kafka", "inspect", "-d", data)
+    assert [one["partition"] for one in result.json] == [0, 1]
+    assert "not counted, because the node that runs does not have them open: delays 2;" in result.err
+    assert "moved" not in invoke("kafka", "inspect", "-d", data, "--list").out
+    (shown,) = invoke("kafka", "inspect", "-d", data, "--partition", "2").json
+    assert (shown["waiting"], shown["is_served"]) == (1, False)
+    assert_whole(path)

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from filewheel.errors import WheelFull
+from filewheel.kafka.node.owner import State
 from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.partition import partition as partition_module
 from tests.kafka.fake import Cluster
-from tests.kafka.hands import Hands
-from tests.kafka.parts import a_put, open_partition
+from tests.kafka.hands import Hands, MemoryWheel
+from tests.kafka.parts import a_put, killed, offsets, open_partition
 from tests.kafka.test_standby import put
 from tests.support import FakeClock
 
@@ -65,3 +67,135 @@ def test_a_full_disk_that_stays_full_is_not_written_to_again(tmp_path: Path, mon
     partition.take_in([a_put(1, 100)])
     assert partition.ingested == 2
     partition.close()
+
+
+def test_a_takeover_on_a_full_disk_fires_what_is_due_so_that_it_frees_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(partitions=1)
+    first = Hands(cluster, settings=Settings(poll=2))
+    first.run()
+    for n in range(4):
+        put(cluster, b"%d" % n, after_ms=5000)
+    first.run()
+    first.after(1)
+    first.crash(position=2)  # its wheel has all four
+    cluster.leave(first.source)
+    for n in range(4, 8):
+        put(cluster, b"%d" % n, after_ms=5000)
+    second = Hands(cluster, disk=first.disk, clock=first.clock, settings=Settings(poll=2), name="second")
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryWheel, "take_in", full)
+        second.after(1)
+        (status,) = second.node.status()
+        assert status.state is State.RESTORING
+        second.after(10)
+        assert cluster.values() == [b"0", b"1"]  # what was not read again is not spoken of by the marker
+    second.after(10)
+    assert sorted(cluster.values()) == [b"%d" % n for n in range(8)]
+    assert second.node.status()[0].state is State.ACTIVE
+
+
+def test_a_takeover_of_a_keyed_topic_on_a_full_disk_fires_nothing_that_may_have_been_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(partitions=1)
+    monkeypatch.setattr(MemoryWheel, "is_keyed", True)
+    first = Hands(cluster)
+    first.run()
+    put(cluster, b"one", after_ms=5000)
+    first.run()
+    first.after(1)
+    first.crash()
+    cluster.leave(first.source)
+    put(cluster, b"two", after_ms=5000)
+    second = Hands(cluster, disk=first.disk, clock=first.clock, name="second")
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryWheel, "take_in", full)
+        second.after(30)
+        assert cluster.values() == []
+    second.after(20)
+    assert cluster.values() == [b"one", b"two"]
+
+
+def test_a_takeover_that_fires_early_and_is_fenced_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(partitions=1)
+    first = Hands(cluster, exactly_once=True, settings=Settings(exactly_once=True, poll=2))
+    first.run()
+    for n in range(2):
+        put(cluster, b"%d" % n, after_ms=5000)
+    first.run()
+    first.after(1)
+    first.crash(position=2)
+    cluster.leave(first.source)
+    for n in range(2, 4):
+        put(cluster, b"%d" % n, after_ms=5000)
+    second = Hands(cluster, disk=first.disk, clock=first.clock, exactly_once=True, name="second")
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryWheel, "take_in", full)
+        second.run()
+        second.clock.advance(6)
+        second.node.housekeeping_step()
+        second.settle_down()
+        assert cluster.under_way
+        cluster.epochs[0] += 1  # another node was the owner for a moment
+        second.run()
+        second.after(11)
+        assert cluster.values() == [b"0", b"1"]
+    second.after(11)
+    assert cluster.values() == [b"0", b"1", b"2", b"3"]
+
+
+def test_records_of_an_earlier_handle_wait_until_they_were_read_again(tmp_path: Path) -> None:
+    clock = FakeClock()
+    partition = open_partition(tmp_path / "wheel", clock)
+    partition.take_in([a_put(n, 10 + n) for n in range(3)])
+    partition.flush()
+    partition.take_in([a_put(n, n) for n in range(3, 6)])
+    killed(partition)
+    partition = open_partition(tmp_path / "wheel", clock)
+    assert partition.ingested == 3
+    clock.advance(20)
+    chunk = partition.next_chunk(10)
+    assert (offsets(chunk), chunk.ingested, chunk.is_all) == ([0, 1, 2], 3, True)
+    partition.settle(chunk)
+    partition.take_in([a_put(3, 3)])
+    assert offsets(partition.next_chunk(10)) == [3]
+    partition.advance(6)
+    assert offsets(partition.next_chunk(10)) == [4, 5]
+    partition.close()
+
+
+def test_with_too_many_unread_records_nothing_is_said_to_be_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_module, "_AHEAD_MAX", 2)
+    clock = FakeClock()
+    partition = open_partition(tmp_path / "wheel", clock)
+    partition.take_in([a_put(n, 5) for n in range(8)])
+    killed(partition)
+    partition = open_partition(tmp_path / "wheel", clock)
+    clock.advance(20)
+    chunk = partition.next_chunk(2)
+    assert (offsets(chunk), chunk.is_all) == ([], False)
+    assert partition.next_due_us() is None
+    partition.take_in([a_put(n, 5) for n in range(8)])
+    assert offsets(partition.next_chunk(10)) == list(range(8))
+    partition.close()
+
+
+def test_a_partition_reserves_little_for_a_full_disk_also_in_a_wheel_that_had_more(tmp_path: Path) -> None:
+    clock = FakeClock()
+    partition = open_partition(tmp_path / "wheel", clock)
+    ballast = tmp_path / "wheel" / "ballast"
+    assert ballast.stat().st_blocks * 512 <= 256 << 10
+    partition.close()
+    ballast.write_bytes(bytes(2 << 20))  # of an older version
+    partition = open_partition(tmp_path / "wheel", clock)
+    partition.take_in([a_put(0, 1)])
+    clock.advance(20)
+    partition.housekeep()
+    assert ballast.stat().st_size == 256 << 10
+    partition.close()
+
+
+def full(wheel: Any, puts: Any) -> None:
+    raise WheelFull("no space left", path="here")

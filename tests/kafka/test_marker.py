@@ -73,15 +73,22 @@ def test_an_owner_that_found_a_step_and_more_overdue_records_keeps_what_the_step
     marker = Marker().after_chunk(10, id_of(5, 3)).after_chunk(20, id_of(4, 15)).after_chunk(30, id_of(2, 25))
     assert [offset for offset, _ in marker.steps] == [10, 20, 30]
     assert marker.done(id_of(3, 12), 12)
-    assert not marker.is_full
+    assert not marker.is_full(30)
 
 
 def test_many_steps_are_too_many() -> None:
     marker = Marker()
     for n in range(8):
-        assert not marker.is_full
+        assert not marker.is_full(n)
         marker = marker.after_chunk(n + 1, id_of(20 - n, 0))
-    assert marker.is_full
+    assert marker.is_full(8)
+
+
+def test_steps_of_an_owner_that_had_read_further_do_not_stop_this_one_from_reading_as_far() -> None:
+    marker = Marker(tuple((100 + n, id_of(20 - n, 0)) for n in range(8)))
+    assert not marker.is_full(99)
+    assert marker.steps_before(101) == marker.steps[:2]
+    assert marker.is_full(107)
 
 
 def test_records_before_low_are_done_also_when_no_step_says_so() -> None:
@@ -93,9 +100,14 @@ def test_records_before_low_are_done_also_when_no_step_says_so() -> None:
     assert Marker(low=9).ingested == 9
 
 
-def test_a_chunk_that_saw_less_of_the_log_than_one_before_is_refused() -> None:
-    with pytest.raises(BadArgument, match="3 is the next offset to take in, and a chunk was fired at 4"):
-        Marker().after_chunk(4, id_of(1, 0)).after_chunk(3, id_of(9, 0))
+def test_a_chunk_of_an_owner_that_had_read_less_than_the_one_before_adds_what_it_says_and_no_more() -> None:
+    before = Marker().after_chunk(40, id_of(5, 0))
+    after = before.after_chunk(30, id_of(9, 0))
+    assert after.steps == ((30, id_of(9, 0)), (40, id_of(5, 0)))
+    assert after.done(id_of(9, 0), 29)
+    assert not after.done(id_of(9, 0), 30)
+    assert after.done(id_of(5, 0), 39)
+    assert after.after_chunk(30, id_of(4, 0)) == after
 
 
 def test_markers_of_two_topics_do_not_merge() -> None:

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from filewheel import BadArgument
-from filewheel.errors import WheelFull
+from filewheel.errors import NoBroker, WheelFull
 from filewheel.kafka.node import listen
 from filewheel.kafka.node.health import Health, Problem
 from filewheel.kafka.node.listen import CLIENTS_MAX, Listener, address_of
@@ -362,6 +362,31 @@ def test_a_partition_that_failed_or_has_no_room_or_waits_for_the_cluster_is_not_
     waiting = a_node(down)
     (problem,) = waiting.node.health().problems
     assert (problem.kind, problem.severity, problem.partition) == ("waits_for_cluster", "failing", 0)
+
+
+@pytest.mark.parametrize("partitions", [1, 0])
+def test_a_node_without_an_answer_of_the_brokers_is_not_well_with_and_without_partitions(
+    partitions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(partitions=1)
+    hands = a_node(cluster)
+    if not partitions:
+        hands.node.owner.revoked([0])
+    transport: Any = hands.node.watch._transport
+
+    def ranges(asked: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        raise NoBroker("localhost:9092: no answer", hint="check whether the brokers run")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transport, "ranges", ranges)
+        for _ in range(40):
+            hands.after(1)
+        (problem,) = hands.node.health().problems
+        assert (problem.kind, problem.severity) == ("no_answer", "failing")
+        assert "localhost:9092: no answer" in problem.reason
+    for _ in range(20):
+        hands.after(1)
+    assert not hands.node.health().problems
 
 
 def test_a_thread_that_makes_no_turn_is_stuck() -> None:

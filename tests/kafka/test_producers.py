@@ -56,7 +56,6 @@ def understood(record: Outgoing, policy: Policy | None = None) -> Any:
         ({"delay": 300}, NOW_MS + 300_000),
         ({"delay": 0.0001}, NOW_MS + 1),
         ({"delay": timedelta(hours=2)}, NOW_MS + 7_200_000),
-        ({"delay": -5}, NOW_MS),
         ({"at": 1_800_000_060}, NOW_MS + 60_000),
         ({"at": datetime.fromtimestamp(1_800_000_000.0004, UTC)}, NOW_MS + 1),
         ({"at": 5}, 5000),
@@ -83,6 +82,19 @@ def test_the_headers_of_a_received_record_can_be_passed_on() -> None:
     record = asked(requests(), delay=60, headers=old)
     assert understood(record) == Delayed((NOW_MS + 60_000) * 1000, "mails")
     assert ("mine", b"y") in record.headers
+
+
+@pytest.mark.parametrize("name", ["filewheel-due-ms", "scheduler-epoch", "scheduler-target-topic"])
+def test_a_header_that_asks_for_a_delay_is_refused_unless_the_service_delivered_it(name: str) -> None:
+    with pytest.raises(BadArgument, match=f"the header {name} is set by the arguments. Try: give "):
+        asked(requests(), delay=60, headers=[("mine", b"y"), (name, b"5")])
+    for stamp in ("filewheel-fired-ms", "filewheel-error"):  # delivered, and a dead letter
+        asked(requests(), delay=60, headers=[(name, b"5"), (stamp, b"6")])
+
+
+def test_a_delay_below_zero_is_refused_because_the_time_that_it_counts_from_is_not_known() -> None:
+    with pytest.raises(BadArgument, match="delay is at least 0 seconds, not -5. Try: at="):
+        asked(requests(), delay=-5)
 
 
 def test_a_delay_beyond_the_horizon_is_refused_by_the_sender() -> None:
@@ -285,6 +297,37 @@ os._exit(code)
 
 def test_in_a_forked_child_a_producer_is_refused_and_the_child_ends() -> None:
     process = start(command=[sys.executable, "-c", FORK])
+    with stopped(process):
+        done = finish(process, timeout=120)
+    assert done.code == 7, done.err
+
+
+FORK_OF_OTHERS = """
+import gc, os, sys
+import tests.crash.mutate
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+from filewheel.kafka.client.trouble import made
+for kind, more in ((Consumer, {"group.id": "g"}), (Producer, {"transactional.id": "t"}), (AdminClient, {})):
+    one = made(kind, {"bootstrap.servers": "localhost:1", "log_level": 0, **more})
+    if kind is Consumer:
+        one.subscribe(["delays"])
+        one.poll(0.2)
+    circle = [one]
+    circle.append(circle)  # nobody uses it any more; the parent has not collected it yet
+    del one
+    del circle
+child = os.fork()
+if child == 0:
+    gc.collect()
+    sys.exit(7)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+os._exit(code)
+"""
+
+
+def test_a_child_that_collects_clients_of_its_parent_goes_on() -> None:
+    process = start(command=[sys.executable, "-c", FORK_OF_OTHERS])
     with stopped(process):
         done = finish(process, timeout=120)
     assert done.code == 7, done.err

@@ -40,6 +40,8 @@ class Place:
     path: str
     is_served: bool = False
     """A process of this machine has it open: its owner, or a standby."""
+    is_left: bool = False
+    """It is not open, and others of its topic are: the partition moved away, or failed."""
     waiting: int = 0
     next_due_us: int | None = None
     within: Counter[str] = field(default_factory=Counter)
@@ -78,14 +80,18 @@ def inspect(
     """Count what waits by partition, target and time; --list shows the records, ID one of them.
 
     It reads the wheels of this node only, those of standbys too, while the node runs or after. Nothing is locked or
-    changed. A record that went out moments ago may still be listed. ID is the header filewheel-id, as delays-3-17. The
-    lines of --list --json can be given to `kafka produce --batch`.
+    changed. A record that went out moments ago may still be listed. While a node runs, the wheels that it does not have
+    open are left out: their partitions moved away; --partition shows one. ID is the header filewheel-id, as
+    delays-3-17. The lines of --list --json can be given to `kafka produce --batch`.
     """
     if limit is not None and not is_list:
         raise click.UsageError("--limit goes with --list")
     now_us = times.now_us()
     with interruptible():
         places = _places(data, topic, partition)
+        _mark(places)
+        if partition is None:
+            places = _without_left(out, places)
         if id_ is not None:
             _show_one(out, places, id_)
             return
@@ -125,6 +131,27 @@ def _places(data: str, topic: str | None, partition: int | None) -> list[Place]:
     return sorted(chosen, key=lambda place: (place.topic, place.partition))
 
 
+def _mark(places: list[Place]) -> None:
+    """Note which wheels are open, and which are leftovers beside them."""
+    for place in places:
+        with Wheel(place.path) as wheel:
+            place.is_served = wheel.has_keeper()
+    running = {place.topic for place in places if place.is_served}
+    for place in places:
+        place.is_left = place.topic in running and not place.is_served
+
+
+def _without_left(out: Output, places: list[Place]) -> list[Place]:
+    left = [f"{place.topic} {place.partition}" for place in places if place.is_left]
+    if left:
+        more = f" and {len(left) - 8} more" if len(left) > 8 else ""
+        out.note(
+            f"not counted, because the node that runs does not have them open: {', '.join(left[:8])}{more}; "
+            "`filewheel kafka status` names their owners, --partition N shows one"
+        )
+    return [place for place in places if not place.is_left]
+
+
 class _Walk:
     """One pass over the wheels."""
 
@@ -146,7 +173,6 @@ class _Walk:
         """Count the records of each wheel. The values are not looked at."""
         for place in self.places:
             with Wheel(place.path) as wheel, wheel.snapshot() as snapshot:
-                place.is_served = wheel.has_keeper()
                 for message in snapshot.walk(before=self._end, topic=self._target):
                     due_us = message.due_us
                     place.waiting += 1
@@ -262,7 +288,7 @@ def _fields(record: WaitingRecord) -> dict[str, Any]:
         "due": iso(record.due_us), "due_us": record.due_us, "target": record.target,
         **as_text("key", record.key), **as_text("payload", record.value), **as_text("target_key", record.target_key),
         "target_partition": record.target_partition,
-        "headers": {n: None if value is None else value.decode("utf-8", "replace") for n, value in record.headers},
+        "headers": {n: None if value is None else value.decode("utf-8", "replace") for n, value in record.own_headers},
         "fate": record.fate, "reason": record.reason, "timestamp_ms": record.timestamp_ms,
     }  # fmt: skip
 

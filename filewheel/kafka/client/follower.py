@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from filewheel.kafka.client.group import READING, record_of
-from filewheel.kafka.client.trouble import client, cluster_error, error_of
+from filewheel.kafka.client.trouble import client, cluster_error, error_of, made
 from filewheel.kafka.node.transport import Polled
 from filewheel.kafka.records.record import Record
 
@@ -21,7 +21,7 @@ class ConfluentFollower:
 
     def __init__(self, config: Mapping[str, Any], topic: str, cursor: str) -> None:
         self._client = client()
-        self._consumer = self._client.Consumer({**READING, **config, "auto.offset.reset": "error"})
+        self._consumer = made(self._client.Consumer, {**READING, **config, "auto.offset.reset": "error"})
         self._topic = topic
         self._cursor = cursor
         self._followed: set[int] = set()

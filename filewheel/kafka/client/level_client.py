@@ -13,7 +13,7 @@ from filewheel.errors import MissingTopic
 from filewheel.kafka.client.admin import Admin
 from filewheel.kafka.client.group import READING, SERIOUS, membership, record_of
 from filewheel.kafka.client.shared_sink import Sending, SharedProducer
-from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard
+from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
 from filewheel.kafka.levels.seam import Listener, Place, Polled
 from filewheel.kafka.node.transport import Done
 from filewheel.kafka.records.record import Outgoing, Record
@@ -103,7 +103,7 @@ class LevelSource:
         self._own: set[Place] = set()
         self._errors: list[str] = []
         self._gone: list[Place] = []
-        self._consumer = self._client.Consumer(config)
+        self._consumer = made(self._client.Consumer, config)
         self._consumer.subscribe(list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
     def poll(self, limit: int, timeout_s: float) -> Polled:

@@ -15,7 +15,7 @@ from filewheel.bridges.extra import need
 from filewheel.errors import ClusterError, NotAllowed
 from filewheel.kafka.client.admin import ANSWER_S, Admin
 from filewheel.kafka.client.group import READING
-from filewheel.kafka.client.trouble import client, cluster_error, error_of, log
+from filewheel.kafka.client.trouble import client, cluster_error, error_of, log, made
 
 RECORD_S = 5.0
 """How long a record may take to come."""
@@ -88,7 +88,7 @@ class LogWatcher:
         """Return the timestamp of the first record at or after an offset, in ms. Raises ClusterError."""
         with self._lock:
             if self._consumer is None:
-                self._consumer = self._client.Consumer(self._reading)
+                self._consumer = made(self._client.Consumer, self._reading)
             self._consumer.assign([self._client.TopicPartition(self._topic, partition, offset)])
             try:
                 for _ in range(round(RECORD_S / POLL_S)):

@@ -6,10 +6,7 @@ Invariant: after `close` each record was answered, and no thread is left.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import threading
-import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -32,18 +29,6 @@ _TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE"})
 
 Answer = Callable[[tuple[int, int] | FilewheelError], None]
 """Gets partition and offset, or the error. Called on any thread; it must not block, and raises nothing."""
-
-
-_open: weakref.WeakSet[Sender] = weakref.WeakSet()
-
-
-def _in_child() -> None:
-    """Keep the clients of the parent for ever: to free one waits for threads that a forked child does not have."""
-    for sender in _open:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(sender._producer))
-
-
-os.register_at_fork(after_in_child=_in_child)
 
 
 class Sender:
@@ -73,7 +58,6 @@ class Sender:
         self._producer = made(self._client.Producer, self._config)
         self._is_broken = False
         self._ended = False
-        _open.add(self)
         self._thread = threading.Thread(target=self._serve, name="filewheel-kafka-sender", daemon=True)
         self._thread.start()
 

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from filewheel.errors import ClusterError, NoBroker
-from filewheel.kafka.client.trouble import BY_SIZE, FENCED, client, cluster_error, error_of, refusal_of
+from filewheel.kafka.client.trouble import BY_SIZE, FENCED, client, cluster_error, error_of, made, refusal_of
 from filewheel.kafka.node.transport import Done, End, Outcome, Refusal
 from filewheel.kafka.records.record import Outgoing
 
@@ -52,7 +52,7 @@ class TransactionSink:
 
         Raises ClusterError.
         """
-        producer = self._client.Producer(self._config)
+        producer = made(self._client.Producer, self._config)
         offsets: list[int] = []
         try:
             producer.init_transactions(OPEN_S)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from filewheel.bridges.extra import need
 from filewheel.env import SYSTEM_CLOCK
 from filewheel.errors import BadArgument, ClusterError, MissingTopic, NoBroker, NotAllowed
+from filewheel.kafka.client.kept import keepable
 from filewheel.kafka.client.quiet_log import QuietLog
 from filewheel.kafka.node.transport import Refusal
 from filewheel.message import US_PER_S
@@ -34,9 +35,9 @@ def client() -> Any:
 
 
 def made(make: Callable[..., Any], config: Mapping[str, Any], **more: Any) -> Any:
-    """Return a client with these settings. Raises BadArgument, which names the wrong one."""
+    """Return a client with these settings; a forked child may forget it. Raises BadArgument for a wrong one."""
     try:
-        return make(dict(config), **more)
+        return keepable(make, dict(config), **more)
     except client().KafkaException as exc:
         raise BadArgument(f"librdkafka refuses a setting: {error_of(exc).str()}", hint=_SETTINGS) from exc
     except (TypeError, ValueError) as exc:

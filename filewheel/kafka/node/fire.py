@@ -35,10 +35,17 @@ class Claimed(Protocol):
     def messages(self) -> Sequence[Message]: ...
     @property
     def ingested(self) -> int: ...
+    @property
+    def is_all(self) -> bool:
+        """Whether no other record before `ingested` is due."""
 
 
 class Waiting(Protocol):
     """The wheel of a partition, as its firing uses it."""
+
+    @property
+    def ingested(self) -> int:
+        """The offset after the last record that was taken in."""
 
     def next_chunk(self, limit: int, now_us: int) -> Claimed: ...
     def settle(self, chunk: Any) -> None: ...
@@ -132,7 +139,7 @@ class Firing:
         self._done = done
         self._tally = tally or Tally()
         self._unit: _Unit | None = None
-        self._is_full = marker.is_full
+        self._is_full = marker.is_full(wheel.ingested)
         self._back_off_us = BACK_OFF_US
         self._retry_at_us = 0
         self._is_holding = False
@@ -168,7 +175,7 @@ class Firing:
         due_us = self.wheel.next_due_us()
         if self._is_full:
             # Nothing is taken in until a step is covered: that needs no message, only the time of the last step.
-            closing_us = due_of(self.marker.steps[-1][1]) + 1
+            closing_us = due_of(self.marker.steps_before(self.wheel.ingested)[-1][1]) + 1
             due_us = closing_us if due_us is None else min(due_us, closing_us)
         return None if due_us is None else max(due_us - now_us, 0)
 
@@ -235,7 +242,7 @@ class Firing:
         unit, self._unit = self._unit, None
         if unit is not None:
             self.wheel.give_back(unit.chunk)
-        self._is_full = self.marker.is_full
+        self._is_full = self.marker.is_full(self.wheel.ingested)
 
     def _claim(self, now_us: int) -> _Unit | None:
         """Claim what is due, with the marker that will be true once it is in the log; None if nothing is to be said.
@@ -246,14 +253,14 @@ class Firing:
             chunk = self.wheel.next_chunk(self._limit, now_us)
             messages = chunk.messages
             through = bytes(messages[-1].id) if messages else b""
-            if len(messages) < self._limit:  # mutant: kafka-through-more
+            if chunk.is_all:  # mutant: kafka-through-more
                 # Nothing else that is due is left, so nothing at or below a step in the past is.
                 now_id = (now_us << LOW_BITS).to_bytes(ID_BYTES, "big")
                 through = max([through, *(id_ for _, id_ in self.marker.steps if id_ < now_id)])
             if not messages and (not self._is_full or not through):
                 return None
             after = self.marker.after_chunk(chunk.ingested, through)
-            self._is_full = after.is_full
+            self._is_full = after.is_full(chunk.ingested)
         fired_ms = now_us // 1000
         if messages:
             self.counts.late_us = now_us - messages[0].due_us
@@ -288,4 +295,4 @@ class Firing:
             log.warning("partition %d goes on", self.partition)
         self.reason = ""
         self._back_off_us = BACK_OFF_US
-        self._is_full = unit.marker.is_full
+        self._is_full = unit.marker.is_full(unit.chunk.ingested)

@@ -19,7 +19,7 @@ from filewheel.kafka.node.watch import LogFigures
 from filewheel.message import US_PER_S
 
 SILENT_S = 30.0
-"""A thread of the service that made no turn for so long is stuck."""
+"""A thread of the service that made no turn for so long is stuck. Brokers that gave no answer for so long are away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class Problem:
     """One thing that is not as it should be."""
 
     kind: str
-    """A short name for it: `failed`, `disk_full`, `waits_for_cluster`, `stalled`, `retention`, `stuck`, `clock`."""
+    """A short name for it: `failed`, `disk_full`, `waits_for_cluster`, `stalled`, `retention`, `stuck`, `clock`,
+    `no_answer`."""
     severity: Literal["failing", "warning"]
     reason: str
     partition: int | None = None
@@ -52,14 +53,23 @@ class Health:
 
 
 def health_of(
-    owned: Sequence[Owned], figures: Mapping[int, LogFigures], silent_s: Mapping[str, float], clock: ClockGuard
+    owned: Sequence[Owned],
+    figures: Mapping[int, LogFigures],
+    silent_s: Mapping[str, float],
+    clock: ClockGuard,
+    brokers: tuple[float, str] | None = None,
 ) -> Health:
-    """Return the health of a node: of its partitions, its logs and its threads."""
+    """Return the health of a node: of its partitions, its logs and its threads.
+
+    `brokers` says for how long none of them has answered, and why.
+    """
     problems = [
         Problem("stuck", "failing", f"the {name} thread made no turn for {seconds:.0f} s")
         for name, seconds in silent_s.items()
         if seconds > SILENT_S
     ]
+    if brokers is not None and brokers[0] > SILENT_S:
+        problems.append(Problem("no_answer", "failing", f"no broker has answered for {brokers[0]:.0f} s: {brokers[1]}"))
     if clock.is_off:
         reason = f"the clock of this node is {(clock.offset_us or 0) / US_PER_S:+.1f} s off the brokers'"
         problems.append(Problem("clock", "warning" if clock.may_fire else "failing", reason))

@@ -54,8 +54,11 @@ class Intake:
         settings: Settings,
         tally: Tally | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        failed: Callable[[Owned, FilewheelError], None] | None = None,
     ) -> None:
+        """`failed` is called when a wheel takes nothing in any more, also later; default: the owner's `fail`."""
         self._owner = owner
+        self._failed = failed or owner.fail
         self._loop = loop
         self._understand = understand
         self._settings = settings
@@ -152,11 +155,11 @@ class Intake:
                     return did
                 except FilewheelError as exc:
                     # Its offset was not reached: what is queued behind it must not be taken in.
-                    self._owner.fail(owned, exc)
+                    self._failed(owned, exc)
                     return did
                 did = True
                 self._owner.activate_if_whole(owned)
-            if owned.state is State.ACTIVE:
+            if owned.firing is not None:
                 self._loop.wake(owned.partition)
         return did
 
@@ -168,6 +171,7 @@ class Intake:
         self._blocked[owned] = None
         owned.full_wait_us = min(owned.full_wait_us * 2, FULL_MAX_US) or FULL_US
         owned.full_until_us = self._clock.steady_us() + owned.full_wait_us
+        self._owner.fire_early(owned)
 
     def _take_item(self, owned: Owned, item: Sequence[Record] | int) -> None:
         wheel = owned.wheel

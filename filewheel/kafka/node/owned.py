@@ -39,8 +39,8 @@ class Wheel(Waiting, Protocol):
         """The next offset to read; None if nothing was taken in yet."""
 
     @property
-    def ingested(self) -> int:
-        """The offset after the last record that was taken in."""
+    def is_keyed(self) -> bool:
+        """Whether a later record may replace or cancel one that waits."""
 
     @property
     def waiting(self) -> int | None:
@@ -49,6 +49,10 @@ class Wheel(Waiting, Protocol):
     @property
     def has_lost(self) -> bool:
         """Whether it lost records since it was opened. Opened again, it has a position before them."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its directory was removed. Opened again, it is empty."""
 
     def take_in(self, puts: Sequence[Any]) -> None: ...
     def advance(self, offset: int) -> None:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from filewheel.env import SYSTEM_CLOCK, Clock
-from filewheel.errors import BadArgument, ClusterError, FilewheelError
+from filewheel.errors import BadArgument, ClusterError, FilewheelError, NoWheel
 from filewheel.kafka.node.clock_guard import ClockGuard
 from filewheel.kafka.node.fire import Rendering
 from filewheel.kafka.node.health import Health, health_of
@@ -115,7 +115,7 @@ class Node:
             before_firing=self.clock_guard.first,
             tally=self.tally,
         )  # fmt: skip
-        self.intake = Intake(self.owner, self.loop, understand, settings, self.tally, clock)
+        self.intake = Intake(self.owner, self.loop, understand, settings, self.tally, clock, self._failed)
         self.standby: Standby | None = None
         if settings.standby == "all":
             self.standby = Standby(transport, opened, understand, settings, topics.partitions, self.owner.readable)
@@ -159,7 +159,18 @@ class Node:
             call()
         if now - self._commit_us >= COMMIT_S * 1e6:
             self._commit_us = now
+            self._look_for_wheels()
             self._commit()
+
+    def _look_for_wheels(self) -> None:
+        """Fill the wheels anew whose directories were removed. An idle one would notice only when something is due."""
+        for owned in list(self.owner.owned.values()):
+            wheel = owned.wheel
+            if wheel is not None and owned.state is not State.FAILED and wheel.is_gone:  # mutant: kafka-gone-unlooked
+                hint = "its records are read from the topic again; remove data of a stopped node only"
+                self._failed(owned, NoWheel("its directory was removed", hint=hint))
+        if self.standby is not None:
+            self.standby.look_for_wheels()
 
     def _commit(self) -> None:
         """Tell the group how far each partition is, and how it is: with the source's thread."""
@@ -186,7 +197,7 @@ class Node:
         now_us = self._clock.steady_us()
         silent_s = {name: (now_us - at_us) / US_PER_S for name, at_us in self._turned_us.items()}
         owned = sorted(self.owner.owned.values(), key=lambda o: o.partition)
-        return health_of(owned, self.watch.figures(), silent_s, self.clock_guard)
+        return health_of(owned, self.watch.figures(), silent_s, self.clock_guard, self.watch.silent())
 
     def _followed(self) -> Mapping[int, int]:
         return {} if self.standby is None else self.standby.positions()
@@ -201,6 +212,7 @@ class Node:
             return
         if self.standby is not None:
             self.standby.grow(topics.partitions)  # mutant: kafka-added-unfollowed
+            self.standby.try_again()
 
     def _upkeep_failed(self, wheel: Kept, exc: FilewheelError) -> None:
         for owned in list(self.owner.owned.values()):
@@ -377,6 +389,8 @@ class DelayService:
 
     def _house(self) -> None:
         while not self._stop.is_set():
+            if self._lock is not None:
+                self._lock.keep()
             self.node.housekeeping_step(HOUSEKEEPING_S)
 
 

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 
-from filewheel.errors import BadArgument, ClusterError, FilewheelError
+from filewheel.errors import BadArgument, ClusterError, FilewheelError, WheelFull
 from filewheel.kafka.node.intake import Understand
 from filewheel.kafka.node.owner import OpenWheel, Wheel
 from filewheel.kafka.node.settings import Settings
@@ -49,6 +49,8 @@ class Standby:
         """The wheels that the follower reads for."""
         self._failed: set[int] = set()
         """Partitions that are not followed: the next owner will say why."""
+        self._passing: set[int] = set()
+        """Those of them whose trouble may pass."""
 
     def step(self, busy: Callable[[], Collection[int]], timeout_s: float = 0.0) -> bool:
         """Follow all partitions but the busy ones, whose wheels the owner has; return whether anything was read."""
@@ -77,6 +79,19 @@ class Standby:
         """Follow the partitions that were added, too: there are so many now."""
         with self._lock:
             self._every |= frozenset(range(partitions))
+
+    def try_again(self) -> None:
+        """Follow the partitions again whose trouble may have passed: a full disk, files that were removed."""
+        with self._lock:
+            self._failed -= self._passing  # mutant: kafka-standby-gives-up-for-good
+            self._passing.clear()
+
+    def look_for_wheels(self) -> None:
+        """Begin anew with the wheels whose directories were removed."""
+        with self._lock:
+            for partition in [p for p, wheel in self._wheels.items() if wheel.is_gone]:
+                log.error("standby of partition %d: its directory was removed; it is filled anew", partition)
+                self._close(partition)
 
     def release(self, partition: int) -> None:
         """Close the wheel of a partition that this node takes over."""
@@ -165,6 +180,8 @@ class Standby:
         """Follow this partition no more."""
         log.error("standby of partition %d: %s", partition, exc or "its log no longer holds the next record")
         self._failed.add(partition)
+        if isinstance(exc, WheelFull):
+            self._passing.add(partition)
         self._close(partition)
 
     def _close(self, partition: int) -> None:

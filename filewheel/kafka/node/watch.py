@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from filewheel.env import Clock
-from filewheel.errors import ClusterError, FilewheelError
+from filewheel.errors import ClusterError, FilewheelError, NoBroker
 from filewheel.kafka.node.owner import Owner, State
 from filewheel.kafka.node.tally import Tally
 from filewheel.kafka.node.transport import Transport
@@ -60,6 +60,10 @@ class LogWatch:
         self._is_ended = False
         self._stamps: dict[int, tuple[int, int]] = {}
         """The offset that was asked for last, and the timestamp of its record, by partition."""
+        self._answered_us = clock.steady_us()
+        """When the cluster answered last."""
+        self._silence = ""
+        """Why the last look had no answer."""
         self.retention_ms: int | None = None
         """How long the delay topic keeps a record; None: for ever, or not known."""
         self.followed: Callable[[], Mapping[int, int]] = dict
@@ -69,6 +73,11 @@ class LogWatch:
         """Return the figures of the last look, by partition."""
         with self._lock:
             return dict(self._figures)
+
+    def silent(self) -> tuple[float, str] | None:
+        """Return for how many seconds no broker has answered, and why; None if the last look had an answer."""
+        silence = self._silence
+        return ((self._clock.steady_us() - self._answered_us) / US_PER_S, silence) if silence else None
 
     def step(self) -> None:
         """Begin a look if it is time. Does not wait."""
@@ -82,13 +91,21 @@ class LogWatch:
     def _look_safely(self) -> None:
         try:
             self.look()
+            self._answered()
+        except NoBroker as exc:
+            self._silence = exc.what  # mutant: kafka-silence-unseen
+            log.info("the log was not looked at: %s", exc)
         except ClusterError as exc:
+            self._answered()
             log.info("the log was not looked at: %s", exc)
         except Exception:  # to look is no reason to end the service
             if self._tally.may_say("look"):
                 log.exception("the log could not be looked at")
         finally:
             self._is_looking = False
+
+    def _answered(self) -> None:
+        self._answered_us, self._silence = self._clock.steady_us(), ""
 
     def look(self) -> None:
         """Ask the cluster for the figures of all partitions. Raises ClusterError."""
@@ -97,6 +114,7 @@ class LogWatch:
         # Before there are partitions, too: the first records are compared with it.
         self.retention_ms = self._transport.retention_ms()
         if not partitions:
+            self._transport.ranges([0])  # a node without partitions hears of silent brokers by nothing else
             self._next_us = self._clock.steady_us() + round(SOON_S * US_PER_S)
             return
         ranges = self._transport.ranges(partitions)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from filewheel.errors import disk_errors
+from filewheel.format import layout
 from filewheel.format.record import CANCELLED, ID, pack_drop
 from filewheel.kafka.partition.losses import Losses
 from filewheel.keeper import Keeper
@@ -36,6 +37,16 @@ class LogKeeper(Keeper):
             self._check()
             note_repeats(self._store.disk)  # mutant: kafka-repeats-unmarked
             self._store.repeats = True
+
+    def is_gone(self) -> bool:
+        """Return whether the wheel's files were removed from outside. Cost: a stat."""
+        return self._dir.disk.identity(layout.LOCK) is None
+
+    def limit_ballast(self, most: int) -> None:
+        """Reserve at most so many bytes for a full disk: a process may have a thousand keepers. Raises DiskError."""
+        with self._lock, disk_errors(self._dir.path):
+            self._check()
+            self._reserve.ballast.limit(most)  # mutant: kafka-ballast-of-a-wheel
 
     def add_puts(self, body: bytes, count: int, first: bytes, last: bytes, *, cancels: tuple[bytes, ...] = ()) -> None:
         """Write packed puts that have their ids, and drops of the messages that they replace, as one frame.

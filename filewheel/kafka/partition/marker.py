@@ -21,7 +21,7 @@ from filewheel.message import MessageId
 
 VERSION = 1
 STEPS_MAX = 8
-"""With as many steps, nothing is taken in before a unit went out."""
+"""With as many steps of its own, an owner takes nothing in before a unit went out. A take-over may add as many."""
 
 Step = tuple[int, bytes]
 """(offset, id): records before the offset with an id up to this one are done."""
@@ -67,14 +67,20 @@ class Marker:
         """Whether records that arrived overdue are going out, or went out and nothing later did."""
         return len(self.steps) > 1
 
-    @property
-    def is_full(self) -> bool:
+    def steps_before(self, ingested: int) -> tuple[Step, ...]:
+        """Return the steps of chunks that were claimed with no more taken in than this: a later chunk may replace them.
+
+        Those of a predecessor that had read further stay until this node has read as far.
+        """
+        return tuple(step for step in self.steps if step[0] <= ingested)
+
+    def is_full(self, ingested: int) -> bool:
         """Whether nothing more should be taken in before the next unit went out: each batch may add a step."""
-        return len(self.steps) >= STEPS_MAX
+        return len(self.steps_before(ingested)) >= STEPS_MAX  # mutant: kafka-steps-of-before-count
 
     @property
     def ingested(self) -> int:
-        """The owner that made this had taken in all records before this offset. None fires before it has, too."""
+        """The owner that made this, or one before it, had taken in all records before this offset."""
         return max(self.low, self.steps[-1][0] if self.steps else 0)
 
     def done(self, id_: bytes, offset: int) -> bool:
@@ -97,16 +103,10 @@ class Marker:
 
         `ingested` is the offset after the last record that was taken in when the chunk was claimed; `through` the
         chunk's last id. When the chunk holds everything that was due at a time, `through` may be any id before that
-        time: fewer steps are left then.
-
-        Raises BadArgument when less was taken in than an earlier chunk had seen: such a claim misses records.
+        time: fewer steps are left then. `ingested` may be less than a predecessor had taken in.
         """
-        if self.steps and ingested < self.steps[-1][0]:
-            raise BadArgument(f"{ingested} is the next offset to take in, and a chunk was fired at {self.steps[-1][0]}")
-        kept = tuple(step for step in self.steps if step[1] > through)  # mutant: kafka-step-forgotten
-        if kept and kept[-1][0] == ingested:
-            return self  # the last step says it already
-        return replace(self, steps=(*kept, (ingested, through)))
+        steps = _staircase([*self.steps, (ingested, through)])  # mutant: kafka-step-forgotten
+        return self if steps == self.steps else replace(self, steps=steps)
 
     def merge(self, other: Marker) -> Marker:
         """Return what two markers of this partition say together. The owner and the topic's id stay these.

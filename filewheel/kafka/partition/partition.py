@@ -46,10 +46,14 @@ ROOM_BYTES = 256 << 10
 """The least free space with which a full wheel tries to take in again."""
 FULL_US = 5 * US_PER_S
 """How long to wait on a full disk before drops are written again."""
+BALLAST_BYTES = 256 << 10
+"""Reserved for a full disk: drops of some thousand records, a journal, a checkpoint. XFS needs as much for a new file."""
 WALK_BUDGET = Budget(records=1 << 15, bytes=8 << 20)
 _LOST = "the service reads them from the topic again"
 _APPLY_AT_ONCE = 4096
 _APPLY_KEPT_MAX = 1 << 16
+_AHEAD_MAX = 1 << 17
+"""So many records are kept aside that were not read again yet; with more nothing goes out before."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +61,13 @@ class Chunk:
     """Due messages that were claimed together."""
 
     messages: Sequence[Message]
-    """In the order of their ids. Fewer than the limit: nothing else is due."""
+    """In the order of their ids."""
     ids: Sequence[bytes]
     """Those of the messages."""
     ingested: int
     """Every record before this offset with an id up to `last_id` is in this chunk, or in an earlier one."""
+    is_all: bool
+    """No other record before this offset is due."""
 
     @property
     def last_id(self) -> bytes:
@@ -94,6 +100,7 @@ class Partition:
         self.source = source
         try:
             with disk_errors(self.path):
+                self._keeper.limit_ballast(BALLAST_BYTES)
                 self._keeper.expect_repeats()
                 self._losses = self._keeper.losses()
                 self._position = Position(directory, self._losses.digest)
@@ -117,6 +124,8 @@ class Partition:
         """Claimed ids whose outcome is unknown."""
         self._cancelled: set[bytes] = set()
         """Those of them that were cancelled meanwhile: they are counted no more."""
+        self._ahead: list[bytes] = []
+        """Claimed ids of records that were taken in by an earlier handle, and that this one has yet to read."""
         self._owed: list[bytes] = []
         """Those of them that went out, and whose drops found no room on the disk."""
         self._ingested = self._position.offset or 0
@@ -139,6 +148,11 @@ class Partition:
         return self._ingested
 
     @property
+    def is_keyed(self) -> bool:
+        """Whether a later record may replace or cancel one that waits."""
+        return self._keyed
+
+    @property
     def waiting(self) -> int | None:
         """How many records wait; None until they were counted."""
         with self._lock:
@@ -147,7 +161,12 @@ class Partition:
     @property
     def has_lost(self) -> bool:
         """Whether files were damaged, or removed. Opened again, it has a position before all that was lost."""
-        return self._losses.is_news
+        return self._losses.is_news or self.is_gone  # mutant: kafka-gone-unseen
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its directory was removed. Opened again, it is a new wheel. Cost: 2 µs."""
+        return not self._is_closed and self._keeper.is_gone()
 
     def low(self) -> int:
         """Return an offset before which every record is done: that of the marker until the waiting ones are noted, then
@@ -160,6 +179,8 @@ class Partition:
 
     def next_due_us(self) -> int | None:
         """Return a time before which nothing is due; None when nothing waits. Cost: 10 ns for each second in use."""
+        if len(self._ahead) > _AHEAD_MAX:  # until they were read again  # mutant: kafka-early-spins
+            return None
         return self._keeper.next_due_us()
 
     # -- coming in -------------------------------------------------------------------------------------------
@@ -185,6 +206,7 @@ class Partition:
                     self._ingested = body.end
             self._ingested = puts[-1].offset + 1
             self._was_full = False
+            self._let_read()
         self._on_work(self)
 
     def _check_room(self) -> None:
@@ -224,6 +246,7 @@ class Partition:
         with self._lock:
             if offset > self._ingested:
                 self._ingested = offset
+                self._let_read()
         self._on_work(self)
 
     def apply(self, marker: Marker) -> int:
@@ -265,9 +288,11 @@ class Partition:
     def next_chunk(self, limit: int, now_us: int | None = None) -> Chunk:
         """Claim up to `limit` due messages, and read `ingested` at the same moment.
 
-        The first call says that the log was read to its end as it was at the assignment. Nothing is early, neither by
-        this machine's clock nor by `now_us`. What the marker calls done is dropped instead. Cost: 2 µs a message, and
-        50 µs.
+        The first call says that the log was read to its end as it was at the assignment, or that no record cancels
+        another. Nothing is early, neither by this machine's clock nor by `now_us`. What the marker calls done is
+        dropped instead; what was not read again yet stays, because no marker of this chunk speaks of it.
+
+        Cost: 2 µs a message, and 50 µs.
 
         Raises DiskError, Closed; Damaged when something was lost that may have been due: no marker may say it is done.
         """
@@ -277,19 +302,26 @@ class Partition:
             until = None if now_us is None else to_datetime(now_us)
             messages: list[Message] = []
             ids: list[bytes] = []
+            is_all = False
             # mutant: kafka-chunk-half
             while len(messages) < limit:  # a claim of fewer does not say that nothing else is due
+                if len(self._ahead) > _AHEAD_MAX:
+                    break
                 batch = self._keeper.claim(limit - len(messages), until=until)
-                if not batch:
+                is_all = not batch
+                if is_all:
                     break
                 done = [id_ for id_ in batch.ids if self._is_over(id_)]  # mutant: kafka-done-handed-out
                 if done:
                     self._drop(done)
-                over = set(done)
-                self._in_hand.update(id_ for id_ in batch.ids if id_ not in over)
-                ids += [id_ for id_ in batch.ids if id_ not in over]
-                messages += [message for message in batch if message.id not in over]
-            chunk = Chunk(messages, ids, self._ingested)
+                # mutant: kafka-early-ahead
+                ahead = [id_ for id_ in batch.ids if offset_of(id_) >= self._ingested]
+                self._ahead += ahead
+                left_out = {*done, *ahead}
+                self._in_hand.update(id_ for id_ in batch.ids if id_ not in left_out)
+                ids += [id_ for id_ in batch.ids if id_ not in left_out]
+                messages += [message for message in batch if message.id not in left_out]
+            chunk = Chunk(messages, ids, self._ingested, is_all)
             if self.has_lost:  # mutant: kafka-loss-covered
                 self.give_back(chunk)
                 raise Damaged(
@@ -298,6 +330,13 @@ class Partition:
                     hint="they are read from the topic again",
                 )
             return chunk
+
+    def _let_read(self) -> None:
+        """Let go of what has been read again."""
+        if self._ahead:
+            read = [id_ for id_ in self._ahead if offset_of(id_) < self._ingested]
+            self._ahead = [id_ for id_ in self._ahead if offset_of(id_) >= self._ingested]
+            self._keeper.give_back(id_ for id_ in read if self._keeper.holds(id_))
 
     def _is_over(self, id_: bytes) -> bool:
         offset = offset_of(id_)

@@ -22,6 +22,12 @@ Text = str | bytes
 Headers = Mapping[str, Text | None] | Iterable[tuple[str, Text | None]]
 
 _OURS = h.ROUTING | h.STAMPS | h.BACK
+_ASKS = h.ROUTING | {h.DUE_MS}
+"""Headers by which any client asks for a delay; here the arguments do."""
+_INSTEAD = {
+    h.DUE_MS: "give at=", h.EPOCH_S: "give at=", h.DELAY_MS: "give delay=", h.TARGET_TOPIC: "give target",
+    h.TARGET_KEY: "give target_key=", h.TARGET_PARTITION: "give target_partition=",
+}  # fmt: skip
 _PARTITION_END = 1 << 31
 
 
@@ -73,6 +79,8 @@ class Requests:
         """Return the header of the due, rounded up to milliseconds. A delay counts from the broker's timestamp."""
         now_us = self._clock.now_us()
         due_us = due_from(now_us, delay=delay, at=at)
+        if at is None and due_us < now_us:  # the timestamp that it counts from is not known yet
+            raise BadArgument(f"delay is at least 0 seconds, not {shown(delay)}", hint="at= takes a time in the past")
         wait_us = max(due_us - now_us, 0)
         if self._horizon_us is not None and wait_us > self._horizon_us:  # mutant: kafka-producer-no-horizon
             raise BadArgument(
@@ -95,13 +103,18 @@ class Requests:
 
 
 def _headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
-    """Return the caller's headers without those of the service: a received message may be passed on with its own."""
+    """Return the caller's headers without those of the service: a received message may be passed on with its own.
+
+    Raises BadArgument for a header that asks for a delay, unless the service delivered the message, or gave it up.
+    """
     if headers is None:
         return []
     pairs: object = headers.items() if isinstance(headers, Mapping) else headers
     if isinstance(pairs, (str, bytes)) or not isinstance(pairs, Iterable):
         raise BadArgument(f"headers are a dict, or pairs of a name and a value, not {shown(headers)}")
     found: list[tuple[str, bytes | None]] = []
+    asks: list[str] = []
+    is_received = False
     for pair in pairs:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str):
             raise BadArgument(f"headers are a dict, or pairs of a name and a value; one is {shown(pair)}")
@@ -110,8 +123,13 @@ def _headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
             name.encode()
         except UnicodeEncodeError:
             raise BadArgument(f"the name of a header is {shown(name)}, which is not valid Unicode") from None
+        is_received |= name in (h.FIRED_MS, h.ERROR)
+        if name in _ASKS:
+            asks.append(name)
         if name not in _OURS:
             found.append((name, None if value is None else _bytes(f"header {name}", value)))
+    if asks and not is_received:  # mutant: kafka-own-due-replaced
+        raise BadArgument(f"the header {asks[0]} is set by the arguments", hint=_INSTEAD.get(asks[0], "leave it out"))
     return found
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from filewheel.kafka.records.envelope import Envelope, Fate
 from filewheel.kafka.records.fate import offset_of
+from filewheel.kafka.records.headers import ROUTING
 from filewheel.kafka.records.record import Headers
 from filewheel.message import Message
 
@@ -40,6 +41,11 @@ class WaitingRecord:
     def id(self) -> str:
         """The header `filewheel-id` that it will have at its target, unless it was put back before."""
         return f"{self.topic}-{self.partition}-{self.offset}"
+
+    @property
+    def own_headers(self) -> Headers:
+        """Its headers without those that asked for the delay: a producer takes them as they are."""
+        return [pair for pair in self.headers if pair[0] not in ROUTING]
 
 
 def waiting_record(message: Message, topic: str, partition: int) -> WaitingRecord:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.crash.mutants.entry import Mutant, m
-from tests.crash.operations import NEVER, UNFILTERED, becomes
+from tests.crash.operations import DROP, NEVER, UNFILTERED, becomes
 
 MUTANTS: list[Mutant] = [
     m("kafka-producer-no-horizon", "C", NEVER, "a producer refuses a delay beyond its horizon",
@@ -21,4 +21,10 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_status.py::test_a_note_is_short_and_understood_again"),
     m("kafka-note-of-a-lost-partition", "C", UNFILTERED, "a node leaves no note for a partition that it gave away",
       "tests/kafka/test_status.py::test_a_partition_that_was_given_away_gets_no_note_of_this_node"),
+    m("kafka-client-freed-in-child", "C", DROP, "a forked child does not free the clients of its parent",
+      "tests/kafka/test_producers.py::test_a_child_that_collects_clients_of_its_parent_goes_on"),
+    m("kafka-own-due-replaced", "C", NEVER, "a header that asks for a delay is refused beside the arguments that do",
+      "tests/kafka/test_producers.py::test_a_header_that_asks_for_a_delay_is_refused_unless_the_service_delivered_it"),
+    m("kafka-silence-unseen", "C", becomes("pass"), "a node that hears of no broker says so",
+      "tests/kafka/test_metrics.py::test_a_node_without_an_answer_of_the_brokers_is_not_well_with_and_without_partitions"),
 ]  # fmt: skip

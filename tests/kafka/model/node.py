@@ -18,6 +18,8 @@ from tests.kafka.model.wheel import Wheel
 
 Steps = Iterator[None]
 OFFSET_END = 1 << 70
+UNREAD = (Shortcut.FIRES_UNREAD, Shortcut.FIRES_BEFORE_END, Shortcut.REOPENS_WITHOUT_READING)
+"""These hand out what was not read again, too."""
 
 
 class Node:
@@ -41,6 +43,8 @@ class Node:
         """The most records of a chunk."""
         self.refusals = 0.0
         """How often a target refuses a record."""
+        self.fullness = 0.0
+        """How often its disk is full, where no record can cancel another."""
         self._forget()
 
     def _forget(self) -> None:
@@ -198,11 +202,15 @@ class Node:
     def _ingest(self) -> Steps:
         while True:
             yield
-            is_full = self.marker.is_open if self.shortcut is Shortcut.TWO_STEPS else self.marker.is_full
+            is_full = self.marker.is_open if self.shortcut is Shortcut.TWO_STEPS else self.marker.is_full(self.ingested)
             if not is_full or not self.can_fire:
                 self._take_in()
-            if self.ingested >= self.end or self.shortcut is Shortcut.FIRES_BEFORE_END:
+            if self.ingested >= self.end or self.shortcut is Shortcut.FIRES_BEFORE_END or self._disk_is_full():
                 self.can_fire = True
+
+    def _disk_is_full(self) -> bool:
+        """Whether there is no room now. A node of a topic without keys fires then before it has read to the end."""
+        return self.fullness > 0 and self.rng.random() < self.fullness
 
     def _fire(self) -> Steps:
         while True:
@@ -233,7 +241,7 @@ class Node:
         """Claim what is due, with what was taken in and the id up to which that is all. One step."""
         limit = self.rng.randint(1, self.unit)
         until = self.now + (self.shortcut is Shortcut.FIRES_WITHIN_THE_TICK)
-        due = [rec for rec in self.wheel.free() if rec.due <= until]
+        due = [rec for rec in self.wheel.free() if rec.due <= until and self._is_read(rec)]
         chunk = due[:limit]
         for rec in chunk:
             self.wheel.claimed.add(rec.id)
@@ -244,6 +252,10 @@ class Node:
         if len(due) <= limit and self.rng.random() < 0.5:
             through = max(through, id_of(self.now, OFFSET_END - 1))  # nothing else is due
         return chunk, self.ingested, through
+
+    def _is_read(self, rec: Rec) -> bool:
+        """Whether a record was read since the wheel was opened: else no marker of this owner speaks of it."""
+        return rec.offset < self.ingested or self.shortcut in UNREAD
 
     def _fate(self) -> int | None:
         """Return when a record is due again that its target refused; None if it goes out."""

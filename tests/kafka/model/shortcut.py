@@ -22,6 +22,7 @@ class Shortcut(Enum):
     CANCEL_IN_MEMORY = "a record that goes out is cancelled in memory, not in the wheel"
     LOW_IS_NO_FACT = "a pending record before the marker's low is kept"
     FIRES_BEFORE_END = "an owner fires before it has read to the end that the log had"
+    FIRES_UNREAD = "an owner whose disk is full fires what its wheel had before, and it has not read again"
     REOPENS_WITHOUT_READING = "an owner that was fenced fires before it has read what its successor had"
     INGESTED_AFTER_CLAIM = "what was taken in is looked at after the claim, not with it"
     FIRES_WITHIN_THE_TICK = "what is due in the next moment goes out with what is due now"

@@ -16,6 +16,8 @@ from tests.kafka.model.shortcut import Shortcut
 
 STEPS = 400
 NODES = 3
+FULL_EVERY = 8
+"""In one of so many schedules the disks are full now and then."""
 SETTLING = 30_000
 """Steps after which everything must have gone out, once nothing fails any more."""
 
@@ -38,6 +40,7 @@ class World:
         for node in self.nodes:
             node.fault = self.rng.choice((0.0, 0.2, 0.4))
             node.refusals = self.rng.choice((0.0, 0.0, 0.1)) if not self.is_keyed else 0.0
+            node.fullness = 0.3 if seed % FULL_EVERY == FULL_EVERY - 1 and not self.is_keyed else 0.0
         self.owner: Node | None = None
         self.untold: list[Node] = []
         """Nodes that lost the partition, and do not know it."""
