@@ -108,6 +108,14 @@ int find_slots(PyObject *type, const char *const names[], int count, Py_ssize_t 
 PyObject *learn_frame(PyObject *self, PyObject *frame);
 PyObject *read_frames(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 
+/* _log.c */
+int log_init(void);
+PyObject *learn_record(PyObject *self, PyObject *type);
+PyObject *learn_put(PyObject *self, PyObject *type);
+PyObject *read_records(PyObject *self, PyObject *messages);
+PyObject *records_size(PyObject *self, PyObject *records);
+PyObject *delayed_puts(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+
 /* _puts.c */
 extern PyType_Spec puts_spec;
 

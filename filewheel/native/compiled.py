@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from filewheel.message import Message, MessageId
-from filewheel.native import loops, puts, timeouts
+from filewheel.native import log, loops, puts, timeouts
 
 
 class Pen(Protocol):
@@ -57,6 +57,11 @@ moved = loops.moved
 sort = loops.sort
 count_seconds = loops.count_seconds
 plain_messages = loops.plain_messages
+learn_record = log.learn_record
+learn_put = log.learn_put
+read_records = log.read_records
+records_size = log.records_size
+delayed_puts = log.delayed_puts
 PutTable = puts.PutTable
 LoopTimeout = timeouts.LoopTimeout
 TimeoutWheel = timeouts.TimeoutWheel
@@ -98,6 +103,11 @@ if not os.environ.get("FILEWHEEL_PURE"):
             sort = _loops.sort
             count_seconds = _loops.count_seconds
             plain_messages = _loops.plain_messages
+            learn_record = _loops.learn_record
+            learn_put = _loops.learn_put
+            read_records = _loops.read_records
+            records_size = _loops.records_size
+            delayed_puts = _loops.delayed_puts
             PutTable = _loops.PutTable  # type: ignore[assignment,misc]
             LoopTimeout = _loops.LoopTimeout  # type: ignore[assignment,misc]
             TimeoutWheel = _loops.TimeoutWheel  # type: ignore[assignment,misc]

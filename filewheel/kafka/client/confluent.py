@@ -25,7 +25,7 @@ from filewheel.kafka.node.transport import Listener, Sink, Topics
 from filewheel.kafka.records.options import Policy
 from filewheel.kafka.records.record import Outgoing
 
-NEW_TOPIC_S = (0.2, 0.5, 1.0)
+NEW_TOPIC_S = (0.2, 0.5, 1.0, 3.0)
 """The waits before a missing topic is asked for again."""
 REFRESH_MS = 60_000
 """How soon a member of the group learns of added partitions."""

@@ -28,8 +28,9 @@ def keepable(kind: Callable[..., Any], *args: Any, **more: Any) -> Any:
 @functools.cache
 def _referable(kind: Callable[..., Any]) -> Any:
     """Return a class of the same instances that can be referred to weakly: those of the C module cannot."""
-    assert isinstance(kind, type)
-    return kind if kind.__weakrefoffset__ else type(kind.__name__, (kind,), {"__slots__": ("__weakref__",)})
+    if not isinstance(kind, type) or kind.__weakrefoffset__:
+        return kind
+    return type(kind.__name__, (kind,), {"__slots__": ("__weakref__",)})
 
 
 def _in_child() -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
 log = logging.getLogger("filewheel.kafka.client")
-NEW_TOPIC_S = (0.2, 0.5, 1.0)
+NEW_TOPIC_S = (0.2, 0.5, 1.0, 3.0)
 """The waits before a missing topic is asked for again."""
 SLICE_S = 1.0
 client_log = QuietLog(log)

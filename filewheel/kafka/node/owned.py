@@ -86,7 +86,7 @@ class Owned:
         """Where the log ended at the takeover: it fires once all before it was taken in."""
         self.is_reading = False
         self.is_paused = False
-        self.queue: deque[Sequence[Record] | int] = deque()
+        self.queue: deque[list[Record] | int] = deque()
         """Batches of records in their order; a number is the offset that the end of the log was seen at."""
         self.queued = 0
         self.queued_bytes = 0

@@ -14,10 +14,14 @@ from filewheel.kafka.partition.marker import Marker
 from filewheel.kafka.partition.packing import Put
 from filewheel.kafka.records import fate
 from filewheel.kafka.records.envelope import envelope_of, shortened
-from filewheel.kafka.records.headers import Cancel, Delayed, delayed_of, poison
+from filewheel.kafka.records.headers import DUE_END_MS, Cancel, Delayed, delayed_of, poison
 from filewheel.kafka.records.options import Policy
 from filewheel.kafka.records.record import Outgoing, Record
 from filewheel.message import Message
+from filewheel.native.compiled import delayed_puts
+
+TARGETS_MAX = 4096
+"""Records with another target are understood in Python: one topic has few targets."""
 
 
 class Rules:
@@ -27,6 +31,8 @@ class Rules:
         self._policy = policy
         self._node = node
         self._topic_id = topic_id
+        self._targets: dict[bytes, str] = {}
+        """Names of targets that were understood once, by the value of their header."""
 
     @property
     def options(self) -> str:
@@ -34,8 +40,16 @@ class Rules:
         return self._policy.digest
 
     def understand(self, records: Sequence[Record]) -> list[Put]:
-        """Return the puts of records. Cost: 6 µs a record."""
-        return [self._put(record) for record in records]
+        """Return the puts of records. Cost: 0.5 µs a record, of one that is not plain 8 µs."""
+        policy = self._policy
+        horizon_ms = -1 if policy.horizon_ms is None else policy.horizon_ms
+        puts, is_left = delayed_puts(
+            list(records), self._targets, policy.default_target or None, horizon_ms, DUE_END_MS, PAYLOAD_BYTES_LIMIT,
+            policy.keyed,
+        )  # fmt: skip
+        if is_left:
+            puts = [put or self._put(record) for put, record in zip(puts, records, strict=True)]
+        return puts
 
     def outgoing(self, partition: int, message: Message, fired_ms: int) -> Outgoing:
         """Return the record that a due message becomes. Raises Damaged, or NewerFormat."""
@@ -66,4 +80,6 @@ class Rules:
             verdict = poison(record, policy, reason)
             packed = shortened(record, reason).pack()
         key = record.key if policy.keyed and isinstance(verdict, Delayed) else None
+        if isinstance(verdict, Delayed) and not verdict.is_rolled and len(self._targets) < TARGETS_MAX:
+            self._targets[verdict.topic.encode()] = verdict.topic
         return Put(record.offset, verdict.due_us, verdict.topic, packed, record.timestamp_ms, key)

@@ -23,8 +23,9 @@ class Settings:
     """The most messages of one unit; at least once, as many may be produced twice after a crash."""
     poll: int = 1000
     """The most records of one poll."""
-    queue: int = 5000
-    """Records of one partition that wait to be taken in; reading pauses above it."""
+    queue: int = 20_000
+    """Records of one partition that wait to be taken in; reading pauses above it, and what was fetched is fetched again.
+    """
     queue_bytes: int = 16 << 20
     """Their bytes; reading also pauses above it."""
     clock_ahead_max_s: float = 5.0

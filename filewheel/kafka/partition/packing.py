@@ -12,12 +12,14 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from filewheel.format.record import pack_middle
+from filewheel.kafka.records.options import TOPIC_CHARS_MAX
 from filewheel.message import ID_BYTES, ID_END, ID_MIN, KEY
-from filewheel.native.compiled import pack_puts
+from filewheel.native.compiled import learn_put, pack_puts
 
 FRAME_BYTES = 8 << 20
 _EACH_BYTES = 64
 """What a packed put has at most beside its topic and its envelope."""
+_EACH_BYTES_MAX = _EACH_BYTES + TOPIC_CHARS_MAX
 _MIDDLES_MAX = 4096
 
 
@@ -34,6 +36,9 @@ class Put(NamedTuple):
     key: bytes | None = None
     cancels: bool = False
     """It cancels the waiting record with its key; nothing else comes of it."""
+
+
+learn_put(Put)
 
 
 class Body(NamedTuple):
@@ -59,6 +64,9 @@ class Packer:
 
     def portions(self, puts: Sequence[Put]) -> Iterator[tuple[int, int]]:
         """Yield (start, end) of parts of these puts that fit one frame: FRAME_BYTES at most, or one put."""
+        if puts and sum([len(put.envelope) for put in puts]) + len(puts) * _EACH_BYTES_MAX <= FRAME_BYTES:
+            yield 0, len(puts)
+            return
         start = size = 0
         for at, put in enumerate(puts):
             more = len(put.envelope) + len(put.target) + _EACH_BYTES
@@ -90,19 +98,19 @@ class Packer:
     def _pack(self, run: Sequence[Put]) -> tuple[bytes, bytes, bytes, bytes]:
         """Pack puts at consecutive offsets."""
         low = run[0].offset.to_bytes(ID_BYTES, "big")
-        middles = [self._middle(put) for put in run]
+        known = self._middles.get
+        middles = [known((put.target, put.timestamp_ms)) or self._middle(put) for put in run]
         return pack_puts(low, 0, [put.due_us for put in run], middles, [put.envelope for put in run])
 
     def _middle(self, put: Put) -> bytes:
         """Return the fields between id and payload. The time of the record, not of its reading: it never changes."""
-        if self._keyed and put.key is not None:
-            return pack_middle(max(0, put.timestamp_ms) * 1000, put.target, {KEY: name_of(put.key)})
-        key = put.target, put.timestamp_ms
-        middle = self._middles.get(key)
-        if middle is None:
-            if len(self._middles) >= _MIDDLES_MAX:
-                self._middles.clear()
-            middle = self._middles[key] = pack_middle(max(0, put.timestamp_ms) * 1000, put.target, None)
+        enqueued_us = max(0, put.timestamp_ms) * 1000
+        if self._keyed:  # each has a key of its own
+            headers = None if put.key is None else {KEY: name_of(put.key)}
+            return pack_middle(enqueued_us, put.target, headers)
+        if len(self._middles) >= _MIDDLES_MAX:
+            self._middles.clear()
+        middle = self._middles[put.target, put.timestamp_ms] = pack_middle(enqueued_us, put.target, None)
         return middle
 
 
@@ -112,7 +120,10 @@ def name_of(key: bytes) -> str:
 
 
 def runs(puts: Sequence[Put]) -> Iterator[tuple[int, int]]:
-    """Yield (start, end) of the runs of consecutive offsets."""
+    """Yield (start, end) of the runs of consecutive offsets. They ascend."""
+    if puts and puts[-1].offset - puts[0].offset == len(puts) - 1:
+        yield 0, len(puts)
+        return
     start = 0
     for at in range(1, len(puts)):
         if puts[at].offset != puts[at - 1].offset + 1:

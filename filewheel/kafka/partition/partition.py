@@ -47,7 +47,7 @@ ROOM_BYTES = 256 << 10
 FULL_US = 5 * US_PER_S
 """How long to wait on a full disk before drops are written again."""
 BALLAST_BYTES = 256 << 10
-"""Reserved for a full disk: drops of some thousand records, a journal, a checkpoint. XFS needs as much for a new file."""
+"""Reserved for a full disk: drops of some thousand records, a journal, a checkpoint. XFS needs it for a new file."""
 WALK_BUDGET = Budget(records=1 << 15, bytes=8 << 20)
 _LOST = "the service reads them from the topic again"
 _APPLY_AT_ONCE = 4096
@@ -193,7 +193,8 @@ class Partition:
         Raises WheelFull or another DiskError with a part of them taken in: `ingested` says how many.
         """
         with self._lock:
-            puts = [put for put in puts if put.offset >= self._ingested]
+            if puts and puts[0].offset < self._ingested:
+                puts = [put for put in puts if put.offset >= self._ingested]
             if not puts:
                 return
             self._check_room()
@@ -201,7 +202,10 @@ class Partition:
             if self._keyed:
                 self._take_in_keyed(puts)
             else:
-                for body in self._packer.bodies([put for put in puts if not self._is_done(put)]):
+                new = puts
+                if puts[0].offset < self._marker.ingested:
+                    new = [put for put in puts if not self._is_done(put)]
+                for body in self._packer.bodies(new):
                     self._add(body)
                     self._ingested = body.end
             self._ingested = puts[-1].offset + 1

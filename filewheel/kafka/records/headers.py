@@ -57,7 +57,7 @@ STAMPS = frozenset({TIMESTAMP_S, SOURCE_KEY, SOURCE_TOPIC, ID, FIRED_MS, ATTEMPT
 _DIGITS_MAX = 17
 _TOPICS_MAX = 4096
 _PARTITION_END = 1 << 31
-_DUE_END_MS = DUE_END_US // 1000
+DUE_END_MS = DUE_END_US // 1000
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ def delayed_of(record: Record, policy: Policy) -> Delayed | Poison | Cancel:
 
 def poison(record: Record, policy: Policy, reason: str) -> Poison:
     """Return the verdict of a record that cannot be delivered. It is due at its timestamp, which is not later."""
-    due_ms = min(max(record.timestamp_ms, 0), _DUE_END_MS - 1)
+    due_ms = min(max(record.timestamp_ms, 0), DUE_END_MS - 1)
     return Poison(due_ms * 1000, policy.dead_letter_topic, reason)
 
 
@@ -136,7 +136,7 @@ def due_ms_of(found: Mapping[str, bytes | None], timestamp_ms: int) -> int:
         if timestamp_ms <= NO_TIMESTAMP:
             raise Malformed(f"it has no timestamp, from which {DELAY_MS} counts")
         value += timestamp_ms
-    if value >= _DUE_END_MS:
+    if value >= DUE_END_MS:
         raise Malformed(f"{name} is after the year 9999")
     return value
 

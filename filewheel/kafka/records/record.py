@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from filewheel.native.compiled import learn_record
+
 NO_TIMESTAMP = -1
 """The timestamp of a record that has none."""
 
@@ -26,6 +28,9 @@ class Record:
     value: bytes | None
     headers: Headers
     timestamp_ms: int
+
+
+learn_record(Record)
 
 
 @dataclass(slots=True)

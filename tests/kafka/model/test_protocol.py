@@ -23,7 +23,7 @@ SEEN: dict[Shortcut, int] = {
     Shortcut.LOW_IS_NO_FACT: 9904,
     Shortcut.FIRES_BEFORE_END: 67,
     Shortcut.FIRES_UNREAD: 1399,
-    Shortcut.REOPENS_WITHOUT_READING: 6805,
+    Shortcut.REOPENS_WITHOUT_READING: 1399,
     Shortcut.CANCEL_IN_MEMORY: 8603,
     Shortcut.INGESTED_AFTER_CLAIM: 10,
     Shortcut.FIRES_WITHIN_THE_TICK: 4,
