@@ -24,8 +24,7 @@ class Settings:
     poll: int = 1000
     """The most records of one poll."""
     queue: int = 20_000
-    """Records of one partition that wait to be taken in; reading pauses above it, and what was fetched is fetched again.
-    """
+    """Records of one partition that wait to be taken in; reading pauses above it, and later fetches them again."""
     queue_bytes: int = 16 << 20
     """Their bytes; reading also pauses above it."""
     clock_ahead_max_s: float = 5.0
