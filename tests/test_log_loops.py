@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from filewheel.format.settings import PAYLOAD_BYTES_LIMIT
@@ -41,7 +41,7 @@ pairs = st.one_of(
     st.tuples(st.text(max_size=40), contents),
 )
 records = st.builds(
-    Record, st.just(0), st.integers(0, 2**40), contents, contents, st.lists(pairs, max_size=20),
+    Record, st.just(0), st.integers(0, 2**40), contents, contents, st.lists(pairs, max_size=17),
     st.one_of(st.just(NOW_MS), st.integers(-1, 2**42)),
 )  # fmt: skip
 POLICIES = [
@@ -50,7 +50,8 @@ POLICIES = [
 ]  # fmt: skip
 
 
-@given(st.lists(records, max_size=6), st.sampled_from(POLICIES))
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(records, max_size=3), st.sampled_from(POLICIES))
 def test_the_puts_of_records_are_those_of_the_rules(some: list[Record], policy: Policy) -> None:
     rules = Rules(policy, "node", "")
     rules.understand([Record(0, 0, None, None, plain(b"mails"), NOW_MS)])  # it knows this target
@@ -90,7 +91,8 @@ def test_a_plain_record_is_packed_in_c_and_an_unusual_one_is_left_to_the_rules()
     assert taken(record, topics={}) is None
 
 
-@given(st.lists(records, max_size=8))
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(records, max_size=3))
 def test_the_size_of_records_is_the_same(some: list[Record]) -> None:
     assert compiled.records_size(some) == log.records_size(some)
 
@@ -111,7 +113,8 @@ class Sent:
         return lambda: getattr(self.record, name)
 
 
-@given(st.lists(st.one_of(st.none(), records), max_size=6), st.booleans())
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.one_of(st.none(), records), max_size=4), st.booleans())
 def test_messages_become_records_and_errors_stay_apart(some: list[Record | None], in_python: bool) -> None:
     from filewheel.kafka.client import group
 
