@@ -43,6 +43,7 @@ from .child import Commands
 from .failure import Failure
 from .show.calls import refused
 from .show.output import Output
+from .show.pauses import Reporter
 from .show.text import count, full_time, safe, show_bytes, span
 from .signals import Stop
 
@@ -104,11 +105,13 @@ def print_due(
     """
     fired = 0
     occurrences = PlainOccurrences(keeper)
+    reporter = Reporter(out)
     while not stop.asked:
         beat()
         batch = keeper.claim(_CLAIM, first=first, begun=False)
+        reporter.look(keeper.paused)
         if not batch:
-            if not go_on():
+            if keeper.is_drained or not go_on():
                 break
             keeper.wait()
             continue
@@ -186,11 +189,17 @@ class CommandRunner:
         """Those messages."""
         self._kills: dict[bytes, Kill] = {}
         """Requests to end commands that run."""
+        self._reporter = Reporter(out)
         self._talk = threading.Lock()
         self._busy = 0
         self.counts: Counter[str] = Counter()
         """Counts of outcomes: done, retried, buried, cancelled, missed, killed."""
         keeper.set_worker(self)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the wheel was drained."""
+        return self._keeper.is_drained
 
     def wake(self) -> None:
         """Wake the main thread. For signal handlers."""
@@ -208,7 +217,9 @@ class CommandRunner:
             self._dispatch(go_on)
         except (FilewheelError, Failure) as exc:
             self._errors.insert(0, exc)  # messages in hand are still finished
-        if self._busy and self._stop.asked:
+        if self._busy and self._keeper.is_drained:
+            self._out.note(f"the wheel was drained: finishing {count(self._busy, 'message')} in hand")
+        elif self._busy and self._stop.asked:
             self._out.note(f"finishing {count(self._busy, 'message')} in hand; once more to abort")
         while self._busy:
             self._count(self._next_event())
@@ -227,13 +238,14 @@ class CommandRunner:
             with contextlib.suppress(queue.Empty):
                 while True:
                     self._count(self._events.get_nowait())
-            if self._stop.asked or self._errors:
+            if self._stop.asked or self._errors or self._keeper.is_drained:
                 return
             free = self._jobs - self._busy
             if not free:
                 self._count(self._next_event())
                 continue
             batch = self._keeper.claim(free, first=self._first, begun=False)
+            self._reporter.look(self._keeper.paused)
             plain, call = plain_of(batch, raw=self._raw)
             for message in plain:
                 self._busy += 1

@@ -27,6 +27,8 @@ VERBS = (
     "enqueue",
     "cancel",
     "reschedule",
+    "pause",
+    "resume",
     "kill",
     "schedule",
     "unschedule",

@@ -47,8 +47,10 @@ from filewheel.errors import (
 )
 from filewheel.firing.cancelled import Cancelled, CancelledIds
 from filewheel.format.ids import Ids
+from filewheel.format.pauses import Pause, Pauses
 from filewheel.format.settings import Sync
 from filewheel.journal.settlement import Settlement
+from filewheel.lookup.overdue import Overdue
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.lookup.stats import Histogram, Stats
 from filewheel.message import Attempt, Message, MessageId
@@ -131,6 +133,9 @@ __all__ = [
     "Once",
     "OtherLoop",
     "Outlived",
+    "Overdue",
+    "Pause",
+    "Pauses",
     "Place",
     "PlainOccurrences",
     "PlainSchedule",

@@ -1,4 +1,4 @@
-"""Cancels pending messages, moves them to another time, and plants schedules of plain messages.
+"""Cancels pending messages, moves them to another time, pauses them, and plants schedules of plain messages.
 
 The part of a Wheel that takes the locks of ids (disk/locks.py) and of keys (keys/). Each call finds its message and
 writes its frame under these locks, and waits for the flush without them.
@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, overload
 
-from filewheel.checks import check_items, shown
+from filewheel.checks import check_flag, check_items, shown
 from filewheel.disk import locks
 from filewheel.disk.hint import HintSender
 from filewheel.env import Clock
 from filewheel.errors import BadArgument, FilewheelError, KeyHeld, Locked, NotFound
 from filewheel.firing.cancelled import Cancelled, CancelledIds, Look
 from filewheel.format.limits import bytes_of, check_key
+from filewheel.format.pauses import Pause, new_pause
 from filewheel.format.record import CANCELLED, RESCHEDULED, key_of, pack_drop, unpack_put
 from filewheel.format.settings import Sync, check_sync
 from filewheel.journal.columns import At, Delay
@@ -42,8 +43,6 @@ from filewheel.timespec import due_from
 
 HINT_AHEAD_US = US_PER_S
 """A message that is due later than this wakes no keeper: each keeper checks twice a second anyway."""
-
-
 CLEAR_AT_ONCE = 10_000
 """How many messages `clear` cancels in one commit."""
 
@@ -404,6 +403,45 @@ class Changes(Reader):
         sync: Sync | None,
     ) -> list[MessageId]:
         return plant_all(_Site(self, self._sync if sync is None else check_sync(sync)), names, plants_of)
+
+    # -- pause -------------------------------------------------------------------------------------------------
+
+    def pause(
+        self, *, topic: str | None = None, schedule: str | None = None, why: str = "", drain: bool = False
+    ) -> Pause:
+        """Pause the whole wheel, a topic (or glob), or a schedule by its name; return the pause.
+
+        On return it survives a power cut, and no message that it holds begins, in any keeper. What runs goes on. Paused
+        messages keep their due; after `resume` they fire, or follow their lateness policy. A pause that exists keeps
+        its time, and gets a new `why`. `drain` is for the whole wheel: what fires finishes what runs and ends.
+
+        Raises BadArgument, TooLarge, Fenced in a backup, Locked, Damaged, WheelFull, ReadOnly, DiskError.
+        """
+        if check_flag("drain", drain) and (topic is not None or schedule is not None):
+            raise BadArgument("only the whole wheel is drained", hint="leave out the topic and the schedule")
+        from filewheel.replication import pauses  # a producer that never pauses does not load what sets need
+
+        self._check()
+        made = pauses.pause(self._dir, new_pause(topic, schedule, why, self._clock.now_us()), drain=drain)
+        self._hint.send(self._clock.now_us())
+        return made
+
+    def resume(
+        self, *, topic: str | None = None, schedule: str | None = None, everything: bool = False
+    ) -> tuple[Pause, ...]:
+        """End the pause of the whole wheel, of a topic or glob as it was paused, of a schedule, or all; return them.
+
+        Nothing when it was not paused by this name. What another pause holds stays paused. Raises as `pause`.
+        """
+        which = new_pause(topic, schedule)
+        if check_flag("everything", everything) and which.what != "wheel":
+            raise BadArgument("everything is resumed, or one name", hint="leave one of them out")
+        from filewheel.replication import pauses
+
+        self._check()
+        ended = pauses.resume(self._dir, lambda pause: everything or pause.is_for(which))
+        self._hint.send(self._clock.now_us())
+        return ended
 
 
 class _Site:

@@ -8,6 +8,7 @@ A claim reads all journals once before anything starts (F1), so a message whose 
 starts; it compares with the wall clock at that moment (F2). First it checks whether another wheel of the set was
 promoted: then it hands out nothing more, and writes only acknowledgements of claimed messages. Deals, flushes and
 deletions run in a thread of their own (housekeeper.py), off the firing path.
+Messages that a pause holds are neither claimed nor begun (pauses.py).
 Invariant: each claim first checks that this process holds the lock, and that no other wheel was promoted.
 """
 
@@ -40,6 +41,7 @@ from filewheel.errors import (
 from filewheel.firing.batch import Batch
 from filewheel.firing.begins import Begins
 from filewheel.firing.head import Head
+from filewheel.firing.heeding import Heeding
 from filewheel.firing.housekeeper import Housekeeper
 from filewheel.firing.jumps import Jumps
 from filewheel.firing.observer import Observer
@@ -47,7 +49,6 @@ from filewheel.firing.outcomes import Outcomes
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.firing.settler import Settler
 from filewheel.firing.shares import Bounds
-from filewheel.format.limits import check_topic
 from filewheel.journal.columns import At
 from filewheel.keys.index import Keys
 from filewheel.keys.lost import Relisted
@@ -69,7 +70,7 @@ _SUCCEEDED = (Fenced, Locked)
 """Errors after which another keeper fires: claimed messages may be acknowledged, but not put back."""
 
 
-class Keeper(Outcomes):
+class Keeper(Outcomes, Heeding):
     """Fires a wheel's messages. Thread-safe; one for each wheel, enforced by a kernel lock.
 
     Opening waits until the present keeper ends (a hot standby), or raises Locked with `wait=False`. Opening reads the
@@ -130,10 +131,10 @@ class Keeper(Outcomes):
         try:
             self._fence.check_may_fire(clock.now_us())  # mutant: backup-fires
             self._fence.close()  # other wheels do not stay open while this one waits
-            self._keeper_lock.take("keeper", wait=wait)
+            self._keeper_lock.take("keeper", wait=wait, drains=self._know_pauses())
             self._store = Store(self._dir, Relisted(self._dir))
             self._store.own.fence = self._fence  # also for a keeper that acknowledges and does not claim
-            self._head = Head(self._store, budget)
+            self._head = Head(self._store, budget, self._pauses)
             self._lock = self._store.lock
             self._begins = Begins(self._store, self._head)
             self.observer = Observer(
@@ -259,12 +260,13 @@ class Keeper(Outcomes):
     def check_may_fire(self) -> None:
         """Raise unless this wheel may fire now: for a consumer that starts messages long after it claimed them.
 
-        Cost: two stats, and one for each wheel of the set. Raises, for good, Fenced when another wheel was promoted,
-        and Locked when keeper.lock was removed or replaced.
+        It also looks at what is paused. Cost: three stats, and one for each wheel of the set. Raises, for good, Fenced
+        when another wheel was promoted, and Locked when keeper.lock was removed or replaced.
         """
         with self._lock:
             self._check()
             self._check_office(self._jumps.now_us())
+            self._head.look_at_pauses()
 
     def _check_office(self, now_us: int) -> None:
         """Check that this wheel may fire, and have its journal write for the set in its roster."""
@@ -308,9 +310,10 @@ class Keeper(Outcomes):
 
         On a full disk without a ballast, where an acknowledgement may find no room, it claims one at a time.
 
-        Raises Fenced when another wheel of the set was promoted, Locked when keeper.lock was removed or replaced: this
-        keeper can only acknowledge from then on. Raises Damaged, for good, when an undealt journal is missing; Closed,
-        also when another thread closes the keeper during the wait.
+        Messages that are paused are passed over. Raises Fenced when another wheel of the set was promoted, Locked when
+        keeper.lock was removed or replaced: this keeper can only acknowledge from then on. Raises Damaged, for good,
+        when an undealt journal is missing; Closed, also when another thread closes the keeper during the wait, and
+        instead of a wait when the wheel is drained.
         """
         check_whole("limit", limit)
         check_flag("wait", wait)
@@ -323,6 +326,7 @@ class Keeper(Outcomes):
             batch = self._claim(limit, until_us, bounds, begun)
             if batch or not wait or (left_s is not None and left_s <= 0):
                 return batch
+            self.check_drained()
             self.wait(left_s)
 
     def _claim(self, limit: int, until_us: int | None, bounds: Bounds, begun: bool) -> Batch:
@@ -347,22 +351,12 @@ class Keeper(Outcomes):
                 if batch or not self._head.is_behind(by_us):  # mutant: backlog-hides
                     return batch
 
-    def has_passed_over(self, topic: str) -> bool:
-        """Return whether due messages wait because of a claim's `at_most`; they do not end a `wait`.
-
-        Of a topic, or of those with which it shares a bound.
-        """
-        check_topic(topic)
-        with self._lock:
-            aside = self._head.ready.aside
-            return aside.layout.of(topic.encode()) in aside
-
     def begin(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> set[bytes]:
         """Begin the work on claimed messages; return the ids of those that must not begin.
 
-        These were cancelled, moved or replaced after the claim, by a call that has returned; they are no longer
-        claimed. For a consumer that queues claimed messages. Cost: one write and one read; after a cancel, a check of
-        each journal.
+        These were cancelled, moved, replaced or paused after the claim, by a call that has returned; they are no longer
+        claimed, and a paused one is offered again after its resume. For a consumer that queues claimed messages. Cost:
+        one write and one read; after a cancel, a check of each journal.
 
         Raises NotClaimed, before anything begins.
         """
@@ -398,10 +392,10 @@ class Keeper(Outcomes):
     def batches(self, limit: int = 1000, *, wait: bool = True, begun: bool = True) -> Iterator[Batch]:
         """Yield batches of due messages, and sleep in between; without `wait`, end when none is due now (see `claim`).
 
-        Ends when the keeper is closed, also from another thread.
+        Ends when the keeper is closed, also from another thread, and when the wheel is drained.
         """
         with contextlib.suppress(Closed):
-            while not self._closed:
+            while not self._closed and not self.is_drained:
                 batch = self.claim(limit, begun=begun)
                 if batch:
                     yield batch
@@ -423,7 +417,7 @@ class Keeper(Outcomes):
         if timeout_s is not None:
             check_number("timeout_s", timeout_s, above=None)
         natural_s = LATER_S if self._settler.later else LOOK_S
-        if due:
+        if due and not self._head.is_whole_paused():  # mutant: paused-keeper-spins
             with self._lock:
                 next_us = self._head.next_us()
             now_us = self._clock.now_us() - self._jumps.held_us  # while a jump is held, it makes no message due

@@ -18,12 +18,15 @@ from typing import Any, overload
 from filewheel.checks import check_choice, check_flag, check_items, check_number, check_whole, shown
 from filewheel.disk.directory import Directory
 from filewheel.disk.keeper_lock import holder
+from filewheel.disk.paused import read_pauses
 from filewheel.errors import BadArgument, Closed, Damaged, Forked, disk_error, disk_errors
 from filewheel.format.limits import bytes_of, check_headers, check_key, check_topic, matches
+from filewheel.format.pauses import Pauses
 from filewheel.format.record import unpack_put
 from filewheel.keys.index import Keys
 from filewheel.lookup.finder import Finder
 from filewheel.lookup.front import COUNT_MAX, Front
+from filewheel.lookup.overdue import Overdue, overdue_in
 from filewheel.lookup.snapshot import At, Snapshot, bounds, check_death, with_topic
 from filewheel.lookup.stats import Histogram, Progress, Stats, histogram_of, stats_of, topics_of
 from filewheel.lookup.tally import Tally
@@ -126,6 +129,21 @@ class Reader:
         """Return whether a process is the keeper of this wheel now. Cost: one check of a lock."""
         self._check()
         return holder(self._dir) is not None
+
+    def paused(self) -> Pauses:
+        """Return what is paused; empty when nothing is. Cost: one small file. Raises Damaged, DiskError."""
+        self._check()
+        with disk_errors(self.path):
+            return read_pauses(self._dir.disk, self._dir.path)
+
+    def is_drained(self) -> bool:
+        """Return whether no process is the keeper any more that was one before the last drain.
+
+        A keeper that was started since may wait for the resume. Raises Damaged, DiskError.
+        """
+        drains = self.paused().drains
+        who = holder(self._dir)
+        return who is None or (who.drains is not None and who.drains >= drains)
 
     def roster(self) -> Roster | None:
         """Return which wheels hold the same messages; None when this one is in no set. Raises Damaged, DiskError."""
@@ -334,6 +352,20 @@ class Reader:
             message = self.get(key=name) if found is None else None
             return Asked(self._dir, found if message is None else message.id, then)
         return Asked(self._dir, next((run.id for run in running if wanted in (run.id, run.first_id)), wanted), then)
+
+    def overdue(self, at: At | None = None) -> Overdue:
+        """Count the messages that are due now, or at a time: those that a keeper should have fired, and paused ones.
+
+        While what is paused cannot be read, none counts as paused. Cost: that of a histogram; while topics or schedules
+        are paused, about 1 µs for each due message. Raises DiskError.
+        """
+        now_us = self._dir.env.clock.now_us() if at is None else bound_us("at", at)
+        try:
+            pauses = self.paused()
+        except Damaged:
+            pauses = Pauses()
+        with self.snapshot() as snapshot:
+            return overdue_in(self._dir, snapshot, pauses, now_us)
 
     def topics(self, progress: Progress | None = None) -> dict[str, int]:
         """Count pending messages by topic. Reads every message."""

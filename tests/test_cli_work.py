@@ -113,7 +113,7 @@ def test_once_with_failures_exits_with_3_and_counts_them(app: Path) -> None:
     jobs.enqueue("fails", [])
     jobs.enqueue("write", ["a"])
     result = work(app, "app:scheduler", "--once", "--json", code=3)
-    assert result.json == [{"settled": 3, "retried": 2, "dead": 0, "unknown": 0, "deferred": 0}]
+    assert result.json == [{"settled": 3, "retried": 2, "dead": 0, "unknown": 0, "deferred": 0, "paused": 0}]
     assert result.error["error"] == "partly"
     logged = result.err.splitlines()[:-1]
     assert all(LINE.match(line) or line.startswith("  ") for line in logged), logged
@@ -126,7 +126,7 @@ def test_once_with_a_call_whose_handler_nobody_has_exits_with_3_and_says_so(app:
     jobs.enqueue("nobody", [1])
     jobs.enqueue("write", ["a"])
     result = work(app, "app:scheduler", "--once", "--json", code=3)
-    assert result.json == [{"settled": 2, "retried": 0, "dead": 0, "unknown": 1, "deferred": 0}]
+    assert result.json == [{"settled": 2, "retried": 0, "dead": 0, "unknown": 1, "deferred": 0, "paused": 0}]
     assert "1 done, 0 to be tried again, 0 dead letters, 1 without a handler" in result.error["message"]
     assert [m.topic for m in jobs.wheel.list()] == ["nobody"]
     jobs.stop()

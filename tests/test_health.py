@@ -92,7 +92,7 @@ def beaten(path: Path, clock: FakeClock) -> None:
 def test_a_keeper_that_comes_around_and_has_nothing_late_is_healthy(keeper: Keeper, clock: FakeClock) -> None:
     found = health_at(Path(keeper.directory.path), clock)
     assert found.is_healthy
-    assert [check.name for check in found.checks] == ["role", "files", "keeper", "alive", "lag", "room"]
+    assert [check.name for check in found.checks] == ["role", "files", "paused", "keeper", "alive", "lag", "room"]
     assert texts(found)["alive"] == "it came around 0.0 s ago"
     assert texts(found)["keeper"] == f"this very process ({os.getpid()})"
 
@@ -244,6 +244,22 @@ def test_a_message_that_is_worked_on_does_not_wait_and_one_that_is_only_claimed_
     assert "late" not in kinds(health_at(path, clock))
     keeper.ack(batch)
     keeper.ack(claimed)
+
+
+@pytest.mark.damages
+def test_a_paused_message_is_not_late_and_a_damaged_list_of_pauses_is_damage(keeper: Keeper, clock: FakeClock) -> None:
+    path = Path(keeper.directory.path)
+    enqueue(path, clock)
+    with Wheel(path, clock=clock) as wheel:
+        wheel.pause(topic="*", why="a test")
+    clock.advance(100)
+    assert not keeper.claim()
+    beaten(path, clock)
+    found = health_at(path, clock)
+    assert (kinds(found), found.lag_us) == ([], 0)
+    assert texts(found)["paused"] == "paused, and not judged: topic *"
+    (path / "paused.json").write_bytes(b"{}")
+    assert kinds(health_at(path, clock)) == ["damaged", "late"]
 
 
 def test_dead_letters_do_not_wait(keeper: Keeper, clock: FakeClock) -> None:

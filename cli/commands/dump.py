@@ -14,6 +14,7 @@ from filewheel.tools.dump import dump, to_json
 
 from ..failure import Failure
 from ..show.output import Output
+from ..show.pauses import names
 from ..show.text import count, to_line
 from ..verb import verb
 
@@ -46,6 +47,8 @@ def command(out: Output, target: str) -> None:
                 stream(to_line(to_json(message)) + "\n")
                 progress.at(number)
     out.note(f"dumped {count(number, 'message')}")
+    if stats.paused:
+        out.warn(f"a dump has no pauses; here are paused: {names(stats.paused)}. Pause the wheel that loads it, too")
     for text in unreadable:
         out.warn(text)
     if unreadable:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from filewheel import BadArgument, Message, MessageId, Snapshot, schedule_of
+from filewheel import BadArgument, Message, MessageId, Overdue, Pauses, Snapshot, schedule_of
 from filewheel.message import DETAILS, HISTORY, KEY, REASON, SCHEDULE
 from filewheel.timespec import at_us
 
@@ -23,6 +23,7 @@ from ..lost import lost_of, not_pending
 from ..show.calls import arguments_of, call_text, message_fields, overdue_advice, schedule_text
 from ..show.members import find_set, is_primary, set_fields, set_line
 from ..show.output import Output
+from ..show.pauses import held_fields, pause_rows, pause_text, pauses_of
 from ..show.picture import Ahead, draw_rows, draw_view
 from ..show.progress import Progress
 from ..show.runs import overview_words, run_words, running_of, state_fields
@@ -109,8 +110,9 @@ def _overview(out: Output, no_topics: bool) -> None:
         stats = wheel.stats()
         ahead.fill(wheel.histogram([to_datetime(us) for us in ahead.edges_us]))
         found_set = find_set(out)
-        idle = ahead.overdue and not stats.keeper_up and is_primary(found_set) and not out.wants_json
-        advice = overdue_advice(wheel, ahead.overdue, ahead.now_us) if idle else []
+        due = wheel.overdue(to_datetime(ahead.now_us)) if stats.paused else Overdue(ahead.now_us, ahead.overdue)
+        idle = due.count and not stats.keeper_up and is_primary(found_set) and not out.wants_json
+        advice = overdue_advice(wheel, due, ahead.now_us) if idle else []
         running = running_of(out, wheel)
         topics: dict[str, int] = {}
         if not no_topics:
@@ -119,16 +121,18 @@ def _overview(out: Output, no_topics: bool) -> None:
                 stats.damaged = max(stats.damaged, len(snapshot.problems()))  # this has read the bodies too
     if out.wants_json:
         by_topic = None if no_topics else dict(sorted(topics.items(), key=_most_first))
-        fields = {"stats": stats_fields(stats), "topics": by_topic, "histogram": ahead.to_json()}
-        fields |= {"running": {"claimed": running.claimed, "begun": running.begun}}
+        fields: dict[str, Any] = {"stats": stats_fields(stats), "topics": by_topic, "histogram": ahead.to_json()}
+        fields |= {"running": {"claimed": running.claimed, "begun": running.begun}, "overdue_paused": due.paused}
         out.record(fields | {"set": set_fields(found_set) if found_set else None})
     else:
         next_us = None if stats.next_due is None else at_us(stats.next_due)
-        for line in _headline(out, stats_fields(stats), ahead, next_us, advice, fires=is_primary(found_set)):
+        for line in _headline(out, stats_fields(stats), ahead, due, next_us, advice, fires=is_primary(found_set)):
             out.write(line)
         if running:
             line = f"{'running'.ljust(13)}{overview_words(running, ahead.now_us)}"
             out.write(clip(safe(line), out.columns, "…" if out.blocks else "..."))
+        for line in _paused_lines(stats.paused, due):
+            out.write(f"{out.style('paused'.ljust(13), 'yellow', bold=True)}{safe(line)}")
         if found_set is not None:
             out.write(clip(safe(set_line(found_set)), out.columns, "…" if out.blocks else "..."))
         for line in _panels(out, ahead, topics):
@@ -149,7 +153,14 @@ def _most_first(item: tuple[str, int]) -> tuple[int, str]:
 
 
 def _headline(
-    out: Output, stats: dict[str, Any], ahead: Ahead, next_us: int | None, advice: list[str], *, fires: bool
+    out: Output,
+    stats: dict[str, Any],
+    ahead: Ahead,
+    due: Overdue,
+    next_us: int | None,
+    advice: list[str],
+    *,
+    fires: bool,
 ) -> list[str]:
     name = out.style(safe(out.dir), bold=True)
     if next_us is None:
@@ -162,9 +173,9 @@ def _headline(
     keeper = f"keeper {stats['keeper_pid'] or 'running'}{where}" if stats["keeper_up"] else none
     fits = width(safe(out.dir)) + width(first) + width(keeper) + 4 <= out.columns
     lines = [f"{name}  {first}; {keeper}"] if fits else [name, f"{first}; {keeper}"]
-    if ahead.overdue:
+    if due.count:
         title = out.style("overdue".ljust(13), "red", bold=True)
-        first, *more = advice or [count(ahead.overdue, "message")]
+        first, *more = advice or [count(due.count, "message")]
         lines += [title + first, *(" " * 13 + line for line in more)]
     if stats["dead"]:
         title = out.style("dead letters".ljust(13), "red", bold=True)
@@ -175,6 +186,14 @@ def _headline(
     if stats["damaged"]:
         title = out.style("damaged".ljust(13), "red", bold=True)
         lines.append(f"{title}{count(stats['damaged'], 'place')}; `filewheel verify` names each")
+    return lines
+
+
+def _paused_lines(pauses: Pauses | None, due: Overdue) -> list[str]:
+    """Return a line for each pause, and one for the due messages that they hold."""
+    lines = pause_rows(pauses, due.now_us)
+    if due.paused:
+        lines.append(count(due.paused, "message is", "messages are") + " due, and fire after the resume")
     return lines
 
 
@@ -230,16 +249,19 @@ def message(out: Output, body: bool, id_: str) -> None:
         if found is None:
             raise lost_of(wheel, [wanted]) or not_pending(wheel, wanted)
         running = running_of(out, wheel)
+        pauses = pauses_of(wheel)
     if body:
         out.raw(found.payload)
         return
     if out.wants_json:
-        out.record(message_fields(found) | ({} if found.is_dead else state_fields(found, running)))
+        states = {} if found.is_dead else state_fields(found, running)
+        out.record(message_fields(found) | states | held_fields(found, pauses))
         return
     rows: list[tuple[str, str]] = [("id", str(found.id))]
     if found.root is not None:
         rows.append(("first id", str(found.root)))
     rows.append(("due", f"{full_time(found.due_us)}, {away(found.due_us - now_us)}"))
+    rows += [("paused", pause_text(pause, now_us)) for pause in pauses.of(found)]
     if found.died_us is not None:
         rows.append(("died", f"{full_time(found.died_us)}, {away(found.died_us - now_us)}"))
         rows.append(("reason", found.reason or ""))

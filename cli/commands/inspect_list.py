@@ -7,13 +7,14 @@ from itertools import islice
 
 import click
 
-from filewheel import Message, Running
+from filewheel import Message, Pauses, Running
 
 from .. import times
 from ..failure import check_damage
 from ..input.params import DURATION, TIME, When
 from ..show.calls import call_text, message_fields
 from ..show.output import Column, Output
+from ..show.pauses import held_fields, pauses_of
 from ..show.runs import running_of, state_fields, state_words
 from ..show.text import away, short_time, show_bytes
 from ..times import US_PER_S
@@ -21,6 +22,7 @@ from ..verb import verb
 
 LIMIT_ON_TERMINAL = 20
 _TABLE_ROWS = 1000
+_NONE = Pauses()
 _SHOWN_BYTES = 400
 
 
@@ -87,7 +89,12 @@ def command(
         if state is not None:
             messages = (message for message in messages if running.state_of(message.id) == state)
         some = islice(messages, limit or None)
-        shown = print_table(out, some, dead, now_us, running) if table else print_lines(out, some, only_ids, running)
+        pauses = pauses_of(wheel)
+        shown = (
+            print_table(out, some, dead, now_us, running, pauses)
+            if table
+            else print_lines(out, some, only_ids, running, pauses)
+        )
         if next(messages, None) is not None:
             out.note(f"{shown:,} shown, there are more: --limit 0 shows all")
         elif not shown and table:
@@ -98,7 +105,13 @@ def command(
     check_damage(places)
 
 
-def print_lines(out: Output, messages: Iterator[Message], only_ids: bool, running: Running | None = None) -> int:
+def print_lines(
+    out: Output,
+    messages: Iterator[Message],
+    only_ids: bool,
+    running: Running | None = None,
+    pauses: Pauses = _NONE,
+) -> int:
     """Print messages as JSON lines, with their states if `running` is given, or only their ids; return how many."""
     shown = 0
     for message in messages:
@@ -106,21 +119,25 @@ def print_lines(out: Output, messages: Iterator[Message], only_ids: bool, runnin
         if only_ids:
             out.write(str(message.id))
             continue
-        out.record(
-            message_fields(message) | ({} if running is None or message.is_dead else state_fields(message, running))
-        )
+        state = {} if running is None or message.is_dead else state_fields(message, running)
+        out.record(message_fields(message) | state | held_fields(message, pauses))
     return shown
 
 
 def print_table(
-    out: Output, messages: Iterator[Message], dead: bool, now_us: int, running: Running | None = None
+    out: Output,
+    messages: Iterator[Message],
+    dead: bool,
+    now_us: int,
+    running: Running | None = None,
+    pauses: Pauses = _NONE,
 ) -> int:
     """Print messages as a table, in parts, to limit memory; return how many."""
     running = running if running is not None else Running()
     shown = 0
     while some := list(islice(messages, _TABLE_ROWS)):
         with_key = any(m.key is not None for m in some)
-        rows = [_row(m, running, now_us, with_key) for m in some]
+        rows = [_row(m, running, now_us, with_key, pauses) for m in some]
         if dead:
             columns = [Column("ID"), Column("DIED"), Column("TOPIC", 16), Column("REASON", 30), Column("BODY", 200)]
         else:
@@ -134,7 +151,7 @@ def print_table(
     return shown
 
 
-def _row(message: Message, running: Running, now_us: int, with_key: bool) -> tuple[str, ...]:
+def _row(message: Message, running: Running, now_us: int, with_key: bool, pauses: Pauses) -> tuple[str, ...]:
     call = call_text(message)
     end: tuple[str, ...] = (show_bytes(message.payload[:_SHOWN_BYTES]) if call is None else call[:_SHOWN_BYTES],)
     if with_key:
@@ -143,4 +160,6 @@ def _row(message: Message, running: Running, now_us: int, with_key: bool) -> tup
         return str(message.id), short_time(message.died_us, now_us), message.topic, message.reason or "", *end
     due_us = message.due_us
     state = state_words(message, running, now_us)
+    if state == "waiting" and pauses.of(message):
+        state = "paused"
     return str(message.id), short_time(due_us, now_us), away(due_us - now_us), state, message.topic, *end

@@ -15,6 +15,7 @@ from ..firing import leave_at_once
 from ..input.params import DURATION
 from ..show.members import find_set, set_roster_of
 from ..show.output import Output
+from ..show.pauses import all_fields
 from ..show.text import safe
 from ..signals import Abort, Quit, Stop
 from ..times import US_PER_S
@@ -108,6 +109,7 @@ def promotion_fields(result: Promotion) -> dict[str, Any]:
         "fenced": result.fenced,
         "unreachable": result.unreachable,
         "caught_up": result.caught_up,
+        "paused": all_fields(result.paused),
         "notes": result.notes,
     }
 

@@ -107,10 +107,9 @@ def command(
     call arrives later, `run` ends when it comes due, and the call stays. With --raw calls are fired as plain messages:
     acknowledged without being called, and their schedules end.
 
-    A wheel has one keeper. A second `run` waits as its standby and takes over the moment the first is gone. SIGTERM
-    and Ctrl-C finish what is in hand and exit with 0; a second one aborts. With --once or --until-empty, exit code 3
-    says that some messages failed.
-
+    A wheel has one keeper. A second `run` waits as its standby and takes over the moment the first is gone. SIGTERM,
+    Ctrl-C and `pause --drain` finish what is in hand and exit with 0; a second signal aborts. With --once or
+    --until-empty, exit code 3 says that some messages failed. --once leaves paused messages, --until-empty waits.
     --retries, --backoff and --timeout are for messages that were enqueued without their own.
     Under systemd it reports when it fires or stands by (Type=notify), and signs of life (WatchdogSec=).
     """
@@ -216,7 +215,7 @@ def _run_commands(runner: CommandRunner, stop: Stop, go_on: GoOn, once: bool, se
         runner.commands.abort()
         raise
     done, retried, buried = (runner.counts[key] for key in ("done", "retried", "buried"))
-    if stop.asked:
+    if stop.asked or runner.is_drained:
         return
     if buried:
         raise Failure(

@@ -12,7 +12,6 @@ import click
 
 from filewheel import AsyncScheduler, Scheduler
 
-from .. import times
 from ..failure import Failure
 from ..input.params import DURATION
 from ..input.target import load_scheduler
@@ -20,6 +19,7 @@ from ..notify import Service
 from ..reload import end_with, work_again_and_again
 from ..show.logs import log_lines
 from ..show.output import Output
+from ..show.pauses import names
 from ..show.text import count
 from ..signals import interruptible, quiet_end
 from ..times import US_PER_S
@@ -131,13 +131,15 @@ def _once(out: Output, scheduler: Scheduler | AsyncScheduler, plain: Scheduler) 
     with interruptible():
         try:
             settled = asyncio.run(scheduler.drain()) if isinstance(scheduler, AsyncScheduler) else scheduler.drain()
-            # Still due: a rate limit delays these.
-            waiting = plain.wheel.histogram([times.now_us() / US_PER_S]).before
+            due = plain.wheel.overdue()  # still: a rate limit delays these, and others are paused
+            pauses = plain.wheel.paused()
         finally:
             plain.stop()
     counts = {kind: sum(plain.metrics.counts(kind).values()) for kind in (*_FAILURES, "deferred")}
     if out.json:  # only on request: a cron job should print nothing
-        out.record({"settled": settled, **counts, "deferred": counts["deferred"] + waiting})
+        out.record({"settled": settled, **counts, "deferred": counts["deferred"] + due.count, "paused": due.paused})
+    if due.paused:
+        out.note(f"{count(due.paused, 'due message')} paused by: {names(pauses)}")
     failed = sum(counts[kind] for kind in _FAILURES)
     if failed:
         done = settled - sum(counts.values())

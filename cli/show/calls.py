@@ -6,7 +6,7 @@ Invariant: nothing here raises for a message that the library could read.
 
 from __future__ import annotations
 
-from filewheel import Message, StoredSchedule, Wheel, schedule_of
+from filewheel import Message, Overdue, StoredSchedule, Wheel, schedule_of
 from filewheel.live.message_fields import arguments_of as arguments_of
 from filewheel.live.message_fields import call_fields as call_fields
 from filewheel.live.message_fields import call_text as call_text
@@ -28,13 +28,16 @@ def pending_call(wheel: Wheel) -> Message | None:
     return first_call(wheel, _LOOKED_AT)
 
 
-def overdue_advice(wheel: Wheel, overdue: int, now_us: int) -> list[str]:
+def overdue_advice(wheel: Wheel, due: Overdue, now_us: int) -> list[str]:
     """Name the command that fires the overdue messages, a line each for calls of handlers and plain messages.
 
     Cost: that of `pending_call`, and of the next 100,000 where calls wait.
     """
+    overdue = due.count
     if pending_call(wheel) is None:
         return [f"{count(overdue, 'message')}; {RUN} fires {_them(overdue)}"]
+    if due.paused:
+        return [f"{count(overdue, 'message')} beside the paused; {WORK} fires the calls among them"]
     if overdue > _LOOKED_AT:
         return [f"{count(overdue, 'message')}; {WORK} fires the calls among them"]
     calls = count_calls(wheel, to_datetime(now_us))

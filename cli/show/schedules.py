@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from filewheel import StoredSchedule, Wheel, schedule_of
+from filewheel import Pauses, StoredSchedule, Wheel, schedule_of
 from filewheel.message import SCHEDULE
 from filewheel.tools.dump import iso
 
@@ -17,6 +17,7 @@ from .. import times
 from ..failure import check_damage
 from .calls import call_text, schedule_fields, when_of
 from .output import Column, Output
+from .pauses import held_fields, pauses_of
 from .text import away, full_time, short_time, show_bytes
 
 _WHOLE = 110
@@ -36,11 +37,12 @@ def list_schedules(out: Output, name: str | None) -> None:
 
         found = [*each()]
         places = len(snapshot.problems())
+        pauses = pauses_of(wheel)
     if out.wants_json:
         for stored in found:
-            out.record(fields_of(stored))
+            out.record(fields_of(stored) | held_fields(stored.occurrence, pauses))
     elif found:
-        _print_table(out, found)
+        _print_table(out, found, pauses)
     else:
         out.note("no recurring work" if name is None else "no recurring work of that name")
     check_damage(places)
@@ -74,7 +76,7 @@ def print_planted(out: Output, wheel: Wheel, name: str, done: str) -> None:
         out.note(f"{done} {name}: its last occurrence has fired already")
 
 
-def _print_table(out: Output, found: list[StoredSchedule]) -> None:
+def _print_table(out: Output, found: list[StoredSchedule], pauses: Pauses) -> None:
     now_us = times.now_us()
     wide = not out.stdout_is_terminal or out.columns >= _WHOLE
     columns = [
@@ -86,10 +88,13 @@ def _print_table(out: Output, found: list[StoredSchedule]) -> None:
         message = stored.occurrence
         when, zone = when_of(stored.recurrence)
         due_us = message.due_us
+        is_paused = bool(pauses.of(message))
+        next_ = "paused" if is_paused and not wide else short_time(due_us, now_us)
+        away_ = "paused" if is_paused else away(due_us - now_us)
         origin = "program" if stored.is_declared else stored.source or "run time"
         body = show_bytes(message.payload) if stored.is_plain else call_text(message) or ""
         rows.append(
-            (stored.name, when, zone or "", short_time(due_us, now_us), *([away(due_us - now_us)] if wide else []),
-             message.topic, stored.missed, *([origin] if wide else []), body.strip())
+            (stored.name, when, zone or "", next_, *([away_] if wide else []), message.topic,
+             stored.missed, *([origin] if wide else []), body.strip())
         )  # fmt: skip
     out.table(columns, rows)

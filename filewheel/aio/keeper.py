@@ -274,6 +274,7 @@ class AsyncKeeper:
                 pass
             if batch or not wait or (left_s is not None and left_s <= 0):
                 return batch
+            keeper.check_drained()
             keeper.wait(left_s)
         return None
 
@@ -409,9 +410,8 @@ class AsyncKeeper:
     ) -> MessageId | None:  # fmt: skip
         """Move a claimed message to the dead letters (see Keeper.bury)."""
         keeper, calls, _ = self._opened()
-        return await calls.call(
-            partial(keeper.bury, message, reason=reason, failed=failed, details=details, sync=sync)
-        )  # fmt: skip
+        bury = partial(keeper.bury, message, reason=reason, failed=failed, details=details, sync=sync)
+        return await calls.call(bury)
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None

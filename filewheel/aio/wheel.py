@@ -323,6 +323,8 @@ class AsyncWheel:
     cancel = _writes(Wheel.cancel)
     reschedule = _writes(Wheel.reschedule)
     update = _writes(Wheel.update)
+    pause = _writes(Wheel.pause)
+    resume = _writes(Wheel.resume)
 
     schedule = _writes(Wheel.schedule)
     edit_schedule = _writes(Wheel.edit_schedule)
@@ -377,6 +379,9 @@ class AsyncWheel:
     running = _reads(Wheel.running)
     history = _reads(Wheel.history)
     schedules = _reads(Wheel.schedules)
+    overdue = _reads(Wheel.overdue)
+    paused = _reads(Wheel.paused)
+    is_drained = _reads(Wheel.is_drained)
     kill = kill
 
     async def list(

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 BALLAST_BYTES = 2 << 20
 _BALLAST_BYTES_MIN = 64 << 10
 _BALLAST_BYTES_GOOD = 512 << 10  # XFS needs 256 KiB to make one file on a full disk
+_LENT_BYTES = 256 << 10
 _BALLAST_SHARE = 16
 _BALLAST_SHARE_MAX = 4
 
@@ -100,6 +101,25 @@ class Ballast:
         known = self._disk.identity(layout.BALLAST)
         self._bytes = 0 if known is None else known[1]
         return self._bytes > 0
+
+    def lend(self) -> bool:
+        """Free a part of its space for a small file, and leave most for acknowledgements; return whether it did.
+
+        A keeper that counts on the ballast still finds one. Never raises OSError.
+        """
+        try:
+            known = self._disk.identity(layout.BALLAST)
+            if known is None or not known[1]:
+                return False
+            fd = self._disk.open(layout.BALLAST, "r+")
+            try:
+                self._disk.truncate(fd, known[1] - min(_LENT_BYTES, known[1] // 2))  # mutant: ballast-lent-whole
+            finally:
+                self._disk.close(fd)
+        except OSError as exc:
+            log.warning("%s: nothing of the ballast can be freed: %s", self._path, exc)
+            return False
+        return True
 
     def give_up(self) -> bool:
         """Free its space; return whether there was any. Never raises OSError."""

@@ -15,6 +15,7 @@ import contextlib
 import errno
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from filewheel.disk.ballast import Ballast
@@ -44,19 +45,20 @@ class KeeperLock:
         """Whether this is the keeper."""
         return self._fd >= 0
 
-    def take(self, role: str, *, wait: bool) -> None:
+    def take(self, role: str, *, wait: bool, drains: Callable[[], int] | None = None) -> None:
         """Become the keeper; with `wait`, wait for the present keeper to end.
 
+        `drains` returns how often the wheel was drained, for a keeper that heeds pauses; called with the lock held.
         Raises Locked when another process is the keeper and `wait` is false.
         """
         try:
-            while not self._lock(role, wait=wait):
+            while not self._lock(role, wait=wait, drains=drains):
                 pass
         except BaseException:
             self.release()  # Ctrl-C after the lock
             raise
 
-    def _lock(self, role: str, *, wait: bool) -> bool:
+    def _lock(self, role: str, *, wait: bool, drains: Callable[[], int] | None) -> bool:
         """Lock the file; False when it was removed or replaced during the wait."""
         try:
             fd = self._open(role)
@@ -80,6 +82,8 @@ class KeeperLock:
                 self._disk.close(fd)
                 return False
             self._note = {"pid": os.getpid(), "started": _started(os.getpid()), "role": role, "ns": _namespace()}
+            if drains is not None:
+                self._note["drains"] = drains()
             self._write(fd, self._note)
             self._fd = fd
         except OSError as exc:
@@ -172,6 +176,9 @@ class Holder:
         except (OSError, IndexError):
             return False
 
+    drains: int | None = None
+    """How often the wheel had been drained when it took the lock; None for a process that does not heed pauses."""
+
     @property
     def is_self(self) -> bool:
         """Whether it is this process."""
@@ -212,15 +219,17 @@ def _note(disk: Disk, fd: int) -> Holder:
     """Return the content of the note; an empty Holder unless the present holder wrote it."""
     try:
         note = json.loads(disk.pread(fd, _NOTE_BYTES, 0))
-        pid, role, namespace = note["pid"], note["role"], note.get("ns", "")
+        pid, role, namespace, drains = note["pid"], note["role"], note.get("ns", ""), note.get("drains")
     except (OSError, ValueError, KeyError, TypeError, RecursionError, AttributeError):
         return Holder()  # the note only names the holder
     if type(pid) is not int or pid <= 0 or type(role) is not str or type(namespace) is not str:
         return Holder()
-    beat_us, asked_us = (us if type(us) is int else None for us in (note.get("beat_us"), note.get("asked_us")))
+    beat_us, asked_us, drains = (
+        us if type(us) is int else None for us in map(note.get, ("beat_us", "asked_us", "drains"))
+    )
     if namespace and namespace != _namespace():
-        return Holder(role, pid, namespace, beat_us, asked_us)
-    return Holder(role, pid, "", beat_us, asked_us) if _started(pid) == note.get("started") else Holder()
+        return Holder(role, pid, namespace, beat_us, asked_us, drains)
+    return Holder(role, pid, "", beat_us, asked_us, drains) if _started(pid) == note.get("started") else Holder()
 
 
 def _namespace() -> str:

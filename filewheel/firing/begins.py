@@ -3,7 +3,9 @@
 A begin is published in the file `begun`, then the mark is read, then the journals if the mark has changed. So either
 the cancel finds the message begun, or the begin finds it cancelled. A claim is such a begin, unless its consumer calls
 `begin` later.
-Invariant: once a cancel returned without finding a message begun, it is neither handed out nor begun.
+A pause changes the mark too, so the same order decides between a begin and a pause.
+Invariant: once a cancel returned without finding a message begun, it is neither handed out nor begun. Once a pause has
+returned, no message that it holds begins.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ class Begins:
     ) -> tuple[list[bytes], list[bytes]]:
         """Hand out up to `limit` messages that are due by a time (see Head.claim). Raises OSError."""
         mark = self._begun.mark()
+        self._head.look_at_pauses(is_marked=not self._begun.is_known(mark))  # mutant: claim-pauses-unlooked
         self._head.refresh(now_us)
         self._begun.looked(mark)
         puts, ids = self._head.claim(by_us, limit, bounds)
@@ -56,18 +59,27 @@ class Begins:
         return puts, ids
 
     def begin(self, ids: list[bytes]) -> set[bytes]:
-        """Begin claimed messages; return those that must not begin, which are forgotten. Raises OSError."""
+        """Begin claimed messages; return those that must not begin, which are not claimed any more. Raises OSError.
+
+        Those that were cancelled are forgotten, those that a pause holds are offered again when it ends.
+        """
         try:
             self._begun.publish(ids)  # mutant: begin-mark-first
             mark = self._begun.mark()
             if not self._begun.is_known(mark):
+                self._head.look_at_pauses()  # mutant: begin-pauses-unlooked
                 self._store.ingest()  # mutant: looked-early
                 self._begun.looked(mark)
         except BaseException:
             self._begun.retract(ids)
             raise
         self._note(ids)
-        return self._head.stop(ids)
+        stopped = self._head.stop(ids)
+        paused = self._head.paused(ids)  # mutant: begin-paused
+        if paused:
+            self.give_back(paused)
+            stopped = stopped.union(paused)
+        return stopped
 
     def _note(self, ids: Sequence[bytes]) -> None:
         self.times.note(ids, (self._clock.now_us(), self._clock.steady_us()))
@@ -81,6 +93,7 @@ class Begins:
         begins = self._begun.is_old() and all(  # mutant: may-begin-many
             id_ in self._head.claims and id_ not in self._head.cancelled for id_ in ids
         )
+        begins = begins and not self._head.paused(list(ids))  # mutant: may-begin-paused
         if begins:
             self._note(ids)
         else:

@@ -5,13 +5,15 @@ queue, adds messages that arrive below the frontier, removes cancelled ones, and
 
 A drop may be read before its put, when they are in two journals and one pass reads them in that order. Such a drop is
 remembered until a whole pass has started and ended after it was read. By then its put was read, or there is none.
-Invariant: every message below the frontier is in `ready`, in `claims`, dropped, or in a gap of `ready.aside`.
+Invariant: every message below the frontier is in `ready`, in `claims`, dropped, in a gap of `ready.aside`,
+or held by a pause, in a second of `ready.held`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from filewheel.firing.pauses import KnownPauses
 from filewheel.firing.ready import Ready
 from filewheel.firing.shares import Bounds
 from filewheel.format.frame import Frame
@@ -29,8 +31,10 @@ LOOKAHEAD_US = 4 * US_PER_S
 class Head:
     """Ready and claimed messages. Not thread-safe: the store's lock guards it."""
 
-    def __init__(self, store: Store, budget: Budget) -> None:
+    def __init__(self, store: Store, budget: Budget, pauses: KnownPauses | None = None) -> None:
+        """Without `pauses` nothing is ever paused: a backup fires nothing."""
         self._store = store
+        self.pauses = pauses
         self.ready = Ready(budget)
         self.claims: dict[bytes, bytes] = {}
         """id → put of the claimed messages."""
@@ -111,6 +115,18 @@ class Head:
             puts = [r for r in puts if r[ID] not in self.claims and r[ID] not in self._early]
         return puts
 
+    def look_at_pauses(self, *, is_marked: bool = True) -> None:
+        """Read the pauses if they were changed, and what a pause that has ended held. Cost: one stat.
+
+        Without `is_marked` nothing that has a mark was changed since the last look.
+        """
+        if self.pauses is not None and self.pauses.look(is_marked=is_marked):
+            self.ready.release_held()
+
+    def is_whole_paused(self) -> bool:
+        """Return whether the whole wheel is paused."""
+        return self.pauses is not None and self.pauses.held.is_whole
+
     def next_us(self) -> int:
         """Return when the next message in memory is due; with none, the least due of those on disk."""
         next_us = self.ready.next_due_us()
@@ -121,13 +137,17 @@ class Head:
     def claim(self, now_us: int, limit: int, bounds: Bounds) -> tuple[list[bytes], list[bytes]]:
         """Claim up to `limit` due messages within these bounds; return their puts and ids.
 
-        They are in due order; with `first` each level is.
+        They are in due order; with `first` each level is. Messages that a pause holds are passed over.
         """
+        held = None if self.pauses is None else self.pauses.held
+        if held is not None and held.is_whole:
+            return [], []
+        is_held = held.holds if held is not None and held.is_any else None  # mutant: pause-claims
         self.ready.lay_out(bounds.keys)
         puts: list[bytes] = []
         for rooms in bounds.levels():
             self._read_gaps(rooms)
-            taken = self.ready.take(id_floor(now_us + 1), limit - len(puts), rooms)  # mutant: no-clock
+            taken = self.ready.take(id_floor(now_us + 1), limit - len(puts), rooms, is_held)  # mutant: no-clock
             puts += taken
             if len(puts) == limit:
                 break
@@ -148,7 +168,8 @@ class Head:
 
     def is_behind(self, now_us: int) -> bool:
         """Return whether due messages may be on disk, and memory has room for them."""
-        return self.ready.frontier < id_floor(max(0, now_us) + 1) and self.ready.wants_more()
+        is_behind = self.ready.frontier < id_floor(max(0, now_us) + 1) and self.ready.wants_more()
+        return is_behind and not self.is_whole_paused()
 
     def release(self, ids: list[bytes]) -> list[bytes]:
         """Forget claimed messages, whose outcome is written; return their puts."""
@@ -165,6 +186,14 @@ class Head:
             self.release(list(stopped))
         return stopped
 
+    def paused(self, ids: list[bytes]) -> list[bytes]:
+        """Return the claimed messages among these that a pause holds."""
+        held = None if self.pauses is None else self.pauses.held
+        if held is None or not held.is_any:
+            return []
+        puts = [(id_, self.claims.get(id_)) for id_ in ids]
+        return [id_ for id_, put in puts if put is not None and held.holds(put)]
+
     def give_back(self, ids: list[bytes]) -> None:
         """Offer claimed messages again, as they were; those that were cancelled are forgotten."""
         puts = [self.claims[id_] for id_ in ids if id_ not in self.cancelled]
@@ -180,6 +209,7 @@ class Head:
         checkpoint, settings, missing = self._store.checkpoint, self._store.dir.settings, self._store.missing
         # mutant: claimed-is-finished
         slots = {s for s in checkpoint.slots if id_floor((s + 1) * US_PER_S) <= frontier and s not in waiting}
+        slots = slots - ready.held  # mutant: held-is-finished
         slots -= missing.slots  # their messages are unknown  # mutant: missing-finished
         laps: set[int] = set()
         if checkpoint.laps:
@@ -189,4 +219,6 @@ class Head:
                 for lap in checkpoint.laps
                 if id_floor((lap + 1) * settings.slots * US_PER_S) <= frontier and lap not in busy
             }
+            # mutant: lap-held-is-finished
+            laps = {lap for lap in laps if ready.held.isdisjoint(settings.seconds_of(lap))}
         return slots, laps

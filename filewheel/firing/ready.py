@@ -11,21 +11,24 @@ messages of the largest share are released, their range of ids becomes the share
 after the rest was claimed. So the backlog of one share neither fills the memory nor hides other topics, and nothing is
 written for it.
 
+Due messages that a pause holds are not kept in memory at all, only the seconds that they are in. When a pause ends, the
+frontier falls to the first of these, and they are read from disk again.
+
 Invariants: the queue is sorted and all its ids are below the frontier. `waiting[s]` counts the messages of second s
-that are here or claimed. For a share with a gap, all its messages below the gap are here and none within it; a gap
-ends below the frontier.
+that are here or claimed; `held` has the seconds of those that a pause holds. For a share with a gap, all its messages
+below the gap are here and none within it; a gap ends below the frontier.
 """
 
 from __future__ import annotations
 
 import sys
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 
 from filewheel.firing.shares import Layout
 from filewheel.format.record import ID, PUT_PREFIX
 from filewheel.laps.window import Budget
-from filewheel.message import ID_MIN, due_of, id_after
+from filewheel.message import ID_MIN, US_PER_S, due_of, id_after, id_floor
 from filewheel.native.compiled import count_seconds, size_of
 
 _SHARE = 4
@@ -210,6 +213,7 @@ class Ready:
         self._keys: list[bytes] = []
         self.frontier = ID_MIN
         self.waiting: dict[int, int] = {}
+        self.held: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._puts) - self._head + len(self.aside)
@@ -315,6 +319,13 @@ class Ready:
             self.frontier = floor  # mutant: frontier-stays
             self._forget(gone + self.aside.forget_from(floor))
 
+    def release_held(self) -> None:
+        """Lower the frontier to the first message that a pause held, so that all of them are read again."""
+        if self.held:
+            floor = id_floor(min(self.held) * US_PER_S)
+            self.held.clear()
+            self.forget_from(floor)  # mutant: held-for-good
+
     def _forget(self, gone: list[bytes]) -> None:
         """Stop counting messages as waiting: they are on disk only, or dropped."""
         self.done(put[ID] for put in gone)
@@ -332,14 +343,21 @@ class Ready:
                 self.forget_from(start)  # mutant: shares-mixed
             self.aside.layout = layout
 
-    def take(self, before: bytes, limit: int, at_most: MutableMapping[bytes, int]) -> list[bytes]:
+    def take(
+        self,
+        before: bytes,
+        limit: int,
+        at_most: MutableMapping[bytes, int],
+        is_held: Callable[[bytes], bool] | None = None,
+    ) -> list[bytes]:
         """Take up to `limit` messages with ids below `before`, in order. They still count as waiting.
 
         Of a share in `at_most` only so many are taken, and its room falls; the others are passed over and wait aside.
+        Those for which `is_held` returns True are passed over and leave the memory.
         """
         upto = bisect_left(self._puts, PUT_PREFIX + before, self._head)
-        if at_most or self.aside.is_in_use:
-            return self._take_some(before, upto, limit, at_most)
+        if at_most or is_held is not None or self.aside.is_in_use:
+            return self._take_some(before, upto, limit, at_most, is_held)
         return self._take_upto(min(upto, self._head + limit))
 
     def _take_upto(self, upto: int) -> list[bytes]:
@@ -350,14 +368,28 @@ class Ready:
             self._trim()
         return taken
 
-    def _take_some(self, before: bytes, upto: int, limit: int, at_most: MutableMapping[bytes, int]) -> list[bytes]:
+    def _take_some(
+        self,
+        before: bytes,
+        upto: int,
+        limit: int,
+        at_most: MutableMapping[bytes, int],
+        is_held: Callable[[bytes], bool] | None,
+    ) -> list[bytes]:
         aside, puts, share_of = self.aside, self._puts, self.aside.layout.share_of
         taken = aside.take(before, limit, at_most)
         gone = []
+        held: list[bytes] = []
+        if is_held is not None:  # mutant: aside-unheld
+            held = [put for put in taken if is_held(put)]
+            taken = [put for put in taken if not is_held(put)]
         at = self._head
         while at < upto and len(taken) < limit:
             put = puts[at]
             at += 1
+            if is_held is not None and is_held(put):
+                held.append(put)
+                continue
             share = share_of(put)
             room = at_most.get(share)
             if share not in aside and room != 0:
@@ -367,7 +399,8 @@ class Ready:
             elif not aside.keep(share, put):
                 gone.append(put)
         self._take_upto(at)
-        self._forget(gone + aside.let_go())  # mutant: passed-over-fills
+        self.held.update(due_of(put[ID]) // US_PER_S for put in held)
+        self._forget(gone + held + aside.let_go())  # mutant: passed-over-fills
         taken.sort()
         return taken
 

@@ -13,6 +13,7 @@ No other module makes or parses a name.
       running.json                     the messages that the keeper has claimed; not durable
       history/<n>.jsonl                how the last messages ended; not durable
       kills/<id>-<life>-<nonce>.<word>  requests to end a run, and their answers: empty files
+      paused.json  paused.lock         what is paused; made by the first pause, changed under the lock
       journal/<writer>-<n>.log         one writer's enqueues, cancels, acknowledgements
       laps/<lap>.lap                   a far or long past lap: one file
       laps/<lap>/<second>.slot         a near lap: one file for each second with records
@@ -59,6 +60,9 @@ RUNNING = "running.json"
 RUNNING_TMP = "running.json.tmp"
 HISTORY = "history"
 KILLS = "kills"
+PAUSED = "paused.json"
+PAUSED_TMP = "paused.json.tmp"
+PAUSED_LOCK = "paused.lock"
 JOURNAL = "journal"
 LAPS = "laps"
 KEYS = "keys"

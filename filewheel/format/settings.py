@@ -58,6 +58,10 @@ class Settings:
         """Return the lap of a second."""
         return second // self.slots
 
+    def seconds_of(self, lap: int) -> range:
+        """Return the seconds of a lap."""
+        return range(lap * self.slots, (lap + 1) * self.slots)
+
     def to_json(self) -> bytes:
         """Write wheel.json, with its checksum as the last line."""
         fields = {k: v for k, v in asdict(self).items() if k != "salt_bytes"}

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from filewheel.live.backups import set_gauges
 from filewheel.live.wheel_view import WheelView
+from filewheel.lookup.overdue import Overdue
 from filewheel.message import US_PER_S
 from filewheel.metrics.gauges import disk_gauges
 from filewheel.metrics.metrics import PREFIX
 from filewheel.metrics.prometheus import gauge, render, with_labels
 from filewheel.metrics.published import together
+from filewheel.timespec import at_us
 
 
 def scrape(view: WheelView) -> str:
@@ -31,7 +33,15 @@ def scrape(view: WheelView) -> str:
     return render(with_labels(families, {"wheel": view.path}))
 
 
-def overdue(view: WheelView) -> int:
-    """Return how many messages are due: exactly up to 10,000, above that as the time ahead was last counted."""
+def overdue(view: WheelView) -> Overdue:
+    """Return how many messages are due: exactly up to 10,000, above that as the time ahead was last counted.
+
+    While topics or schedules are paused it counts them apart, and reads each due message.
+    """
+    stats, now_us = view.stats().value, view.now_us()
+    if stats.paused:
+        return view.wheel().overdue(now_us / US_PER_S)
     turning = view.turning().value
-    return view.ahead().value.overdue if turning.has_more_overdue else turning.overdue
+    count = view.ahead().value.overdue if turning.has_more_overdue else turning.overdue
+    next_us = None if stats.next_due is None else at_us(stats.next_due)
+    return Overdue(now_us, count, next_us if next_us is not None and next_us <= now_us else None)

@@ -18,8 +18,10 @@ from filewheel.disk.begun import GENERATION_BYTES, SLOT_BYTES, read_table
 from filewheel.disk.directory import Directory, open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.keeper_lock import Holder, holder
+from filewheel.disk.paused import read_pauses
 from filewheel.env import Env
-from filewheel.errors import FilewheelError, disk_errors
+from filewheel.errors import Damaged, FilewheelError, disk_errors
+from filewheel.format.pauses import PausedMessages, Pauses
 from filewheel.format.record import ID
 from filewheel.live.backups import trouble_of
 from filewheel.lookup.snapshot import Snapshot
@@ -40,7 +42,7 @@ class Check:
     """One question, and its answer."""
 
     name: str
-    """"role", "files", "keeper", "alive", "lag", "room", "backups"."""
+    """"role", "files", "paused", "keeper", "alive", "lag", "room", "backups"."""
     kind: str
     """The empty string when all is well; else the kind of trouble: "fenced", "damaged", "no-keeper", "stuck", "late",
     "full", "backups"."""
@@ -118,10 +120,11 @@ def check_health(
             checks = [_role(directory, roster)]
             lag_us = 0
             if checks[0].is_ok:
-                waits, files = _waiting(directory)
+                pauses, paused = _paused(directory)
+                waits, files = _waiting(directory, pauses)
                 now_us = env.clock.now_us()  # after the look: what has fired since then is not waiting
                 lag_us = max(0, now_us - due_of(waits)) if waits is not None else 0
-                checks += [files, *_keeper(directory, max_lag_us, needs_keeper=needs_keeper)]
+                checks += [files, paused, *_keeper(directory, max_lag_us, needs_keeper=needs_keeper)]
                 checks.append(_lag(waits, lag_us, max_lag_us))
             checks.append(_room(directory, min_free_bytes))
         if backups:
@@ -150,14 +153,27 @@ def _role(directory: Directory, roster: Roster | None) -> Check:
 _ROLES = {"backup": "a backup", "fenced": "a fenced wheel of the set", "promoting": "in a promotion, in the place"}
 
 
-def _waiting(directory: Directory) -> tuple[bytes | None, Check]:
-    """Return the id of the first due message that has not begun, and whether all files can be read up to there."""
+def _paused(directory: Directory) -> tuple[Pauses, Check]:
+    """Return what is paused, which is no failure, and whether that is known: without it no keeper starts."""
+    try:
+        pauses = read_pauses(directory.disk, directory.path)
+    except Damaged as exc:
+        # mutant: health-of-damaged-pauses
+        return Pauses(), Check("paused", "damaged", f"{exc.what}: no keeper can start")
+    return pauses, Check("paused", "", f"paused, and not judged: {pauses}" if pauses.entries else "nothing is")
+
+
+def _waiting(directory: Directory, pauses: Pauses) -> tuple[bytes | None, Check]:
+    """Return the id of the first due message that has not begun and is not paused, and whether all files can be read
+    up to there.
+    """
+    held = PausedMessages(pauses)
     begun = frozenset(_begun(directory))
     missing = missing_files(directory)
     first = None
     with Snapshot(directory) as snapshot:
         for put in snapshot.puts(ID_MIN, id_floor(max(0, directory.env.clock.now_us()))):
-            if put[ID] not in begun:  # mutant: running-is-late
+            if put[ID] not in begun and not held.holds(put):  # mutant: running-is-late paused-is-late
                 first = put[ID]
                 break
         names = dict.fromkeys([*missing, *(damage.name for damage in snapshot.problems())])  # mutant: gone-is-healthy

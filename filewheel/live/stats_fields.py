@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from filewheel.live.pause_fields import all_fields
 from filewheel.lookup.stats import Stats
 from filewheel.timespec import at_us
 from filewheel.tools.dump import iso
@@ -28,5 +29,6 @@ def stats_fields(stats: Stats) -> dict[str, Any]:
         "keeper_up": stats.keeper_up,
         "keeper_pid": stats.keeper_pid,
         "keeper_namespace": stats.keeper_namespace or None,
+        "paused": all_fields(stats.paused),
         "damaged": stats.damaged,
     }

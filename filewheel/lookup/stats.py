@@ -17,7 +17,10 @@ from itertools import pairwise
 from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.keeper_lock import holder
+from filewheel.disk.paused import read_pauses
 from filewheel.disk.quarantine import bytes_in, items
+from filewheel.errors import Damaged
+from filewheel.format.pauses import Pauses
 from filewheel.format.record import ID, readable_records
 from filewheel.laps.slot import SlotFile
 from filewheel.laps.window import Span, spans_of
@@ -53,6 +56,8 @@ class Stats:
     """Its number in its own pid namespace; None when that is not known."""
     keeper_namespace: str = ""
     """Its pid namespace; nothing when it is that of this process."""
+    paused: Pauses | None = field(default_factory=Pauses)
+    """What is paused; None when that cannot be read, which counts as damage."""
     damaged: int = 0
     """Damaged places among those read to count: `verify` reads everything."""
 
@@ -175,14 +180,20 @@ def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:
     stats.pending, stats.dead = counts_of(directory, snapshot)
     first = snapshot.first()
     stats.next_due = None if first is None else to_datetime(due_of(first[ID]))
-    stats.damaged = len(snapshot.problems())
+    stats.damaged += len(snapshot.problems())
     return stats
 
 
 def sizes_of(directory: Directory, checkpoint: Checkpoint, journals: Sequence[tuple[str, int]]) -> Stats:
     """Return the sizes of a wheel on disk, and its keeper; `journals` are names and numbers of uncovered bytes."""
     keeper = holder(directory)
+    try:
+        paused = read_pauses(directory.disk, directory.path)
+    except Damaged:
+        paused = None
     return Stats(
+        paused=paused,
+        damaged=int(paused is None),
         quarantined=len(items(directory)),
         quarantined_bytes=bytes_in(directory),
         journal_bytes=sum(size for _, size in journals),

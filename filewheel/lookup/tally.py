@@ -153,7 +153,7 @@ class Tally:
         sizes = [(file.name, file.pos - file.start) for file in journals.values() if file.pos > file.start]
         stats = sizes_of(self._dir, checkpoint, sizes)
         stats.pending, stats.dead = counts
-        stats.damaged = len(self._dir.notes)
+        stats.damaged += len(self._dir.notes)
         return stats
 
     def _news_of(self, file: FileIndex, handles: Handles) -> Iterable[Frame]:

@@ -5,10 +5,10 @@ Invariant: nothing here writes, or takes a lock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
-from filewheel.lookup.stats import Histogram, Stats
+from filewheel.lookup.overdue import Overdue
+from filewheel.lookup.stats import Stats
 from filewheel.message import US_PER_S
 from filewheel.metrics.metrics import PREFIX
 from filewheel.metrics.prometheus import Family, gauge
@@ -18,24 +18,25 @@ from filewheel.timespec import at_us
 class Counted(Protocol):
     """The part of a wheel that `overdue_of` needs."""
 
-    def histogram(self, boundaries: Sequence[float]) -> Histogram:
-        """Count messages between times."""
+    def overdue(self, at: float | None = None) -> Overdue:
+        """Count the messages that are due at a time."""
 
 
-def overdue_of(wheel: Counted, stats: Stats, now_us: int) -> int:
-    """Count the overdue messages. Costs a second count of the wheel, unless nothing is due."""
+def overdue_of(wheel: Counted, stats: Stats, now_us: int) -> Overdue:
+    """Count the messages that are due, and those of them that a pause holds. Free when nothing is due."""
     if stats.next_due is None or at_us(stats.next_due) > now_us:
-        return 0
-    return wheel.histogram([now_us / US_PER_S]).before
+        return Overdue(now_us)
+    return wheel.overdue(now_us / US_PER_S)
 
 
-def disk_gauges(stats: Stats, overdue: int, now_us: int) -> list[Family]:
-    """Return the counts of a wheel as families of one gauge each."""
+def disk_gauges(stats: Stats, overdue: Overdue, now_us: int) -> list[Family]:
+    """Return the counts of a wheel as families of gauges."""
     next_us = None if stats.next_due is None else at_us(stats.next_due)
-    lag_us = 0 if next_us is None else max(0, now_us - next_us)
+    pauses = stats.paused
     values: list[tuple[str, str, float | None]] = [
         ("pending", "Pending messages.", stats.pending),
-        ("overdue", "Pending messages that are due.", overdue),
+        ("overdue", "Pending messages that are due, without those that are paused.", overdue.count),
+        ("overdue_paused", "Pending messages that are due and paused.", overdue.paused),
         ("dead_letters", "Dead letters.", stats.dead),
         ("quarantined", "Items in quarantine: bytes that could not be read.", stats.quarantined),
         ("quarantined_bytes", "Bytes in quarantine.", stats.quarantined_bytes),
@@ -49,7 +50,9 @@ def disk_gauges(stats: Stats, overdue: int, now_us: int) -> list[Family]:
             "next_due_seconds", "When the next message is due, in seconds since the epoch.",
             None if next_us is None else next_us / US_PER_S,
         ),
-        ("lag_seconds", "How long the next message has been due.", lag_us / US_PER_S),
+        ("lag_seconds", "How long the next message that is not paused has been due.", overdue.lag_us / US_PER_S),
         ("keeper_up", "Whether a keeper is running.", int(stats.keeper_up)),
+        ("paused", "Whether the whole wheel is paused.", None if pauses is None else int(pauses.wheel is not None)),
+        ("pauses", "How many pauses there are, of any kind.", None if pauses is None else len(pauses)),
     ]  # fmt: skip
     return [gauge(PREFIX + name, help_, value) for name, help_, value in values if value is not None]

@@ -19,7 +19,7 @@ from filewheel.disk.boot import boot_id
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Env
-from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error, disk_errors
+from filewheel.errors import Damaged, Fenced, FilewheelError, Locked, disk_error, disk_errors
 from filewheel.format.frame import Frame
 from filewheel.format.record import ID, readable_records
 from filewheel.journal.journal import Journal
@@ -31,6 +31,7 @@ from filewheel.replication.follower import Follower, Pass
 from filewheel.replication.heal import Heal, HealStep
 from filewheel.replication.health import items_before, items_now
 from filewheel.replication.mirror_match import OWED_US, Announcement, MirrorMatch
+from filewheel.replication.pauses import copy_pauses
 from filewheel.replication.position import OVERFLOW_UNKNOWN, Bookmark
 from filewheel.replication.reconcile import GiveBack, Reconciler, give_up_missing
 from filewheel.replication.registration import Registration
@@ -396,6 +397,9 @@ class Link:
         """Check the set for changes, and both wheels for damage or losses; heal if there are any."""
         give_up_missing(self.keeper, self.registration)
         member = self.registration.look()
+        if not self._fenced:
+            with contextlib.suppress(Locked):  # copied with a later look
+                copy_pauses(self.source, self.target)  # mutant: pauses-unshipped
         if member.state != "current" and member.since_us != self._state_us:
             # A producer marked it stale and no longer writes to it, or its mode has changed.
             self._state_us = member.since_us

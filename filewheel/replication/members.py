@@ -22,6 +22,7 @@ from filewheel.disk.disk import SYSTEM, is_scarce
 from filewheel.env import Env
 from filewheel.errors import BadArgument, Fenced, FilewheelError, NotFound, NoWheel, WheelExists, disk_errors, said_of
 from filewheel.lookup.snapshot import Snapshot
+from filewheel.replication.pauses import copy_pauses
 from filewheel.roster.fence import fenced
 from filewheel.roster.retention import discard_retained
 from filewheel.roster.roster import (
@@ -117,6 +118,7 @@ def _join(
 
     # A crash between the two leaves a backup that its primary does not list; adding it again completes the change.
     planned = join(roster)
+    copy_pauses(ours, theirs)  # first: a member may be promoted  # mutant: joins-unpaused
     change_roster(theirs, lambda _: replace(planned, role="backup"))
     made = change_roster(ours, join)
     assert made is not None

@@ -26,10 +26,12 @@ from filewheel.disk.directory import Directory, opened
 from filewheel.disk.disk import SYSTEM, is_scarce
 from filewheel.env import Env
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, disk_errors, said_of
+from filewheel.format.pauses import Pauses
 from filewheel.keys.mend import mend_keys, unreadable_keys
 from filewheel.replication.backup_keeper import BackupKeeper
 from filewheel.replication.health import missing_files
 from filewheel.replication.old_primary import OldPrimary, when_free
+from filewheel.replication.pauses import take_over
 from filewheel.replication.peers import PeerRoster, Peers, skip_unreachable
 from filewheel.roster.fence import let_producers_look
 from filewheel.roster.retention import Retention
@@ -54,6 +56,8 @@ class Promotion:
     was_mirror: bool = False
     """It was a current mirror, and each enqueue waited for all mirrors: it has every confirmed message, except those
     enqueued after this mirror was marked stale in the old primary."""
+    paused: Pauses = field(default_factory=Pauses)
+    """What is paused in the new primary, as it was in the old one."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -228,6 +232,8 @@ class Promoting:
                 let_producers_look()  # mutant: promote-in-haste
             self._catch_up(old, wait_s)  # mutant: promote-behind
         self._note_lacks()
+        self._done.paused, said = take_over(self._here, self._others, self._ask)
+        self._done.notes += said
         # mutant: promote-few-copies
         self._done.was_mirror = self._me.mode == "mirror" and self._me.state == "current" and not self._roster.copies
         self._check_seen()

@@ -107,6 +107,8 @@ class AsyncScheduler(Sender[Soon]):
         """The loop and the process that opened the wheel."""
         self._asked: asyncio.Event | None = None
         """Set to end `run`."""
+        self._ends_drained = False
+        """Whether the engine ends when the wheel is drained: `run` returns then."""
         self._ending: asyncio.Task[None] | None = None
         self._engine: Engine | None = None
         """The latest engine: a second stop or cancellation ends its grace time."""
@@ -217,6 +219,8 @@ class AsyncScheduler(Sender[Soon]):
 
     schedule = _aside(Scheduler.schedule)
     schedules = _aside(Scheduler.schedules)
+    pause = _aside(Scheduler.pause)
+    resume = _aside(Scheduler.resume)
     prometheus = _aside(Scheduler.prometheus)
 
     async def unschedule(self, name: str) -> bool:
@@ -254,7 +258,7 @@ class AsyncScheduler(Sender[Soon]):
         await self._opened()
         self.blocking._use_loop(asyncio.get_running_loop())
         try:
-            await self._aside(self.blocking.start)
+            await self._aside(partial(self.blocking._start, ends_drained=self._ends_drained))
             self._engine = self.blocking._engine
         except BaseException:
             await self._finish(0)
@@ -314,7 +318,8 @@ class AsyncScheduler(Sender[Soon]):
 
         They have `stop_s` to end, by default that of the scheduler.
         A second signal or cancellation ends the grace time. So does one before the start has finished; a call that
-        started just before it is offered again. A loop that handles no signals leaves them unchanged.
+        started just before it is offered again. A loop that handles no signals leaves them unchanged. It also returns
+        when the wheel is drained, once running calls have ended.
 
         Raises Fenced when the wheel is a backup, or when another wheel of its set is promoted.
         """
@@ -322,7 +327,11 @@ class AsyncScheduler(Sender[Soon]):
             check_number("stop_s", stop_s, least=0)
         asked = asyncio.Event()
         with self._signals(asked):  # first, because a handler may be called before `start` returns
-            await self.start()
+            self._ends_drained = True
+            try:
+                await self.start()
+            finally:
+                self._ends_drained = False
             self._asked = asked
             try:
                 while self._is_firing and not asked.is_set():

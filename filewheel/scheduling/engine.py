@@ -1,7 +1,8 @@
 """The engine: becomes the keeper of a wheel, fires until it is stopped, and takes over again after an error.
 
 It has one thread. While another process is the keeper it stands by: it sleeps until that process ends, which frees the
-lock. When another wheel of the set is promoted it ends, as keeper or as standby. Each term as the keeper has its own
+lock. When another wheel of the set is promoted it ends, as keeper or as standby. When the wheel is drained it finishes
+what runs, frees the lock, and ends or waits for the resume. Each term as the keeper has its own
 runners and dispatcher, so a failed term passes no state to the next.
 Invariant: only the holder of the lock fires, and when the thread ends the lock is free.
 """
@@ -16,11 +17,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+from filewheel.disk.directory import opened
 from filewheel.disk.hint import UNHEARD_S, StandbySleep
+from filewheel.disk.paused import read_pauses
 from filewheel.disk.threads import started
 from filewheel.env import Clock, Env
 from filewheel.errors import Fenced, FilewheelError, Locked, disk_errors
 from filewheel.firing.reserve import fires_again
+from filewheel.format.pauses import Pauses
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S
 from filewheel.metrics.published import Publisher
@@ -42,6 +46,7 @@ STANDBY_S = 0.1
 """How often `wait_until_keeper` checks for a promotion."""
 _PAUSE_S = 1.0
 _END_LOOK_S = 0.01
+_RESUME_LOOK_S = 0.5
 _PAUSE_MAX_S = 60.0
 _FENCED_S = 5.0
 """The time that running calls have to end when another wheel was promoted."""
@@ -90,8 +95,12 @@ class Engine:
         env: Env,
         on_term: Callable[[], None],
         loop: asyncio.AbstractEventLoop | None = None,
+        ends_drained: bool = False,
     ) -> None:
-        """`on_term` is called when this process becomes the keeper, and again when its clock is put back."""
+        """`on_term` is called when this process becomes the keeper, and again when its clock is put back.
+
+        With `ends_drained` the thread ends when the wheel is drained; without, it waits for the resume.
+        """
         self._path = path
         self._handlers = handlers
         self._occurrences = occurrences
@@ -103,12 +112,16 @@ class Engine:
         self._loop = loop
         self._stop = threading.Event()
         self._sleep = StandbySleep(path, env)
+        self._ends_drained = ends_drained
+        self._drains = 0
+        """How often the wheel was drained when this engine began to fire, or to wait for it."""
         self._grace_s = 0.0
         self._hurry = threading.Event()
         self._keeper: Keeper | None = None
         self._fenced: Fenced | None = None
         self._ahead_us = clock.now_us() - clock.steady_us()
         self._thread: threading.Thread | None = None
+        self._reported = Pauses()
         self.is_keeper = threading.Event()
         """Set while this process fires."""
         self.state: State = "starting"
@@ -126,6 +139,7 @@ class Engine:
 
     def start(self) -> None:
         """Start the thread. Raises DiskError when there can be no more threads."""
+        self._drains = self._pauses().drains
         with disk_errors(self._path):  # `_thread` is set once it runs: a thread that never ran cannot be joined
             self._thread = started(threading.Thread(target=self._live, name="filewheel-scheduler", daemon=True))
 
@@ -182,6 +196,12 @@ class Engine:
         reported = False
         while not self._stop.is_set():
             self._turn()
+            if self._is_drained():
+                if self._ends_drained:
+                    log.info("the wheel was drained: this process ends")
+                    return
+                self._wait_for_resume()
+                continue
             if self._loop is not None and self._loop.is_closed():
                 log.critical("the event loop of the calls was closed; firing has ended")
                 return
@@ -214,6 +234,26 @@ class Engine:
                 self._turned_us = self._clock.steady_us() + int(pause_s * US_PER_S)
                 self._stop.wait(pause_s)
                 pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+
+    def _pauses(self) -> Pauses:
+        """Return what is paused; with the number of drains that is known if that cannot be read."""
+        try:
+            with opened(self._path, self._env) as directory:
+                return read_pauses(directory.disk, self._path)
+        except (FilewheelError, OSError):  # opening a keeper raises the reason
+            return Pauses(drains=self._drains)
+
+    def _is_drained(self) -> bool:
+        return self._pauses().has_drained(self._drains)
+
+    def _wait_for_resume(self) -> None:
+        """Sleep until the wheel is resumed, or until the stop."""
+        log.info("the wheel was drained: this process fires again when it is resumed")
+        self.state = "standby"
+        while not self._stop.is_set() and self._pauses().wheel is not None:
+            self._turn()
+            self._stop.wait(_RESUME_LOOK_S)
+        self._drains = self._pauses().drains
 
     def _stand_by(self) -> None:
         """Sleep until it is time to try the lock again, or to stop."""
@@ -253,12 +293,14 @@ class Engine:
             self.dispatcher = dispatcher
             self.is_keeper.set()
             self.state = "firing"
-            while not self._stop.is_set():
+            while not self._stop.is_set() and not keeper.paused.has_drained(self._drains):
                 self._turn()
                 dispatcher.step()
+                self._report_pauses(keeper.paused)
                 dispatcher.wait()
                 publisher.tick()
                 self._look_at_clock()
+            self._end_drained(dispatcher, runners)
             self._end_calls(dispatcher, runners)
             ended_well = True
         except Fenced as exc:
@@ -284,6 +326,30 @@ class Engine:
                 log.critical("%s", exc)
                 ended_well = False
         return ended_well
+
+    def _report_pauses(self, pauses: Pauses) -> None:
+        """Log a pause, and a resume, once."""
+        if pauses is not self._reported:
+            before, self._reported = self._reported, pauses
+            for pause in before:
+                if pauses.find(pause) is None:
+                    log.info("resumed: %s", pause)
+            for pause in pauses:
+                if before.find(pause) is None:
+                    log.info("paused: %s%s", pause, f" ({pause.why})" if pause.why else "")
+
+    def _end_drained(self, dispatcher: Dispatcher, runners: Mapping[str, Runner]) -> None:
+        """After a drain: let running calls end, however long they take, unless a stop is requested."""
+        if self._stop.is_set():
+            return
+        for runner in runners.values():
+            runner.quiet()
+        if running := sum(r.busy() for r in runners.values()):
+            log.info("the wheel was drained: %d calls run to their end", running)
+        while any(r.busy() for r in runners.values()) and not self._stop.is_set():  # mutant: drained-in-haste
+            self._turn()
+            dispatcher.step(fire=False)
+            self._stop.wait(_END_LOOK_S)
 
     def _look_at_clock(self) -> None:
         """Call `on_term` after the clock was put back: the next occurrences were computed from a wrong time."""

@@ -22,6 +22,7 @@ from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, KeyHeld
 from filewheel.firing.cancelled import Cancelled
+from filewheel.format.pauses import Pause, check_schedule
 from filewheel.format.settings import Sync, check_sync
 from filewheel.message import US_PER_S, MessageId
 from filewheel.metrics.gauges import disk_gauges, overdue_of
@@ -123,6 +124,8 @@ class Scheduler(Definitions):
         self._wheel: Wheel | None = None
         self._wheel_pid = 0
         self._engine: Engine | None = None
+        self._ends_drained = False
+        """Whether the next engine ends when the wheel is drained: `run` returns then."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
@@ -252,6 +255,21 @@ class Scheduler(Definitions):
         """Return the schedules with a name (or glob), by the due of their next occurrence (see Wheel.schedules)."""
         return self.wheel.schedules(pattern)
 
+    def pause(self, schedule: str, *, why: str = "") -> Pause:
+        """Pause a schedule by its name; return the pause. Its occurrence waits, and `resume` ends that.
+
+        Another program may have the schedule, or start it later. `wheel.pause` pauses a topic, which is a handler's
+        name, or everything. Raises as Wheel.pause.
+        """
+        return self.wheel.pause(schedule=check_schedule(schedule), why=why)
+
+    def resume(self, schedule: str) -> tuple[Pause, ...]:
+        """End the pause of a schedule; return it, or nothing when it was not paused by its name.
+
+        Its occurrence follows its `missed` policy, as after a stop of this length. Raises as Wheel.resume.
+        """
+        return self.wheel.resume(schedule=check_schedule(schedule))
+
     def _plant_all(self) -> None:
         """Plant the declared schedules. One whose times are over has none; one whose name is taken is logged."""
         for schedule in self._schedules.values():
@@ -274,13 +292,18 @@ class Scheduler(Definitions):
         return Engine(
             self._path, self._handlers, Occurrences(self._schedules, self._clock), self._limits, self._telemetry,
             env=self._env, on_term=self._plant_all, loop=self._loop,
+            ends_drained=self._ends_drained,
         )  # fmt: skip
 
     def start(self) -> None:
         """Start firing in the background, or stand by while another process fires.
 
-        Raises BadArgument when it has been started already.
+        After a drain of the wheel it gives the lock back, and fires again after the resume. Raises BadArgument when it
+        has been started already.
         """
+        self._start(ends_drained=False)
+
+    def _start(self, *, ends_drained: bool) -> None:
         if preparing():
             raise BadArgument(
                 "a process of the pool imports this script, and the script starts the scheduler",
@@ -290,6 +313,7 @@ class Scheduler(Definitions):
         with self._starting:  # two threads do not both start, and a stop meets a started engine
             if self._engine is not None and self._engine.is_alive:
                 raise BadArgument("this scheduler has been started already")
+            self._ends_drained = ends_drained
             self._engine = engine = self._new_engine()
             engine.start()
 
@@ -327,12 +351,13 @@ class Scheduler(Definitions):
     def run(self, *, stop_s: float = STOP_S) -> None:
         """Fire until SIGINT or SIGTERM, give running calls `stop_s` to end, and return. A second signal ends that wait.
 
-        In a thread other than the main one no signals are handled: it runs until `stop` is called.
+        It also returns after a drain of the wheel (`wheel.pause(drain=True)`), once running calls have ended. In a
+        thread other than the main one no signals are handled: it runs until `stop` is called.
         Raises Fenced when the wheel is a backup, or when another wheel of its set is promoted.
         """
         check_number("stop_s", stop_s, least=0)
         with signals() as asked:
-            self.start()
+            self._start(ends_drained=True)
             engine = self._engine
             assert engine is not None
             until_signal(asked, engine, lambda: self._engine is engine, lambda: self.stop(stop_s))

@@ -25,6 +25,8 @@ _FILES = {
     layout.CHECKPOINT_TMP: "nothing can be dealt, and the journals grow",
     layout.ROSTER_LOCK: "the set cannot be changed",
     layout.PROMOTE_LOCK: "this wheel cannot be promoted",
+    layout.PAUSED_LOCK: "nothing can be paused or resumed",
+    layout.PAUSED_TMP: "nothing can be paused or resumed",
 }
 
 

@@ -32,6 +32,7 @@ from filewheel.laps.deal import deal_all
 from filewheel.laps.slot import frames
 from filewheel.laps.store import Store
 from filewheel.laps.window import MISSING, Span, spans_of
+from filewheel.tools.pauses import mend_pauses
 from filewheel.tools.places import put_all_aside
 from filewheel.tools.verify import Finding, verify
 
@@ -80,6 +81,7 @@ def repair(directory: Directory) -> Repair:
                     result.done.append(f"{damage.name}: {size} bytes at offset {damage.offset} put aside")
             result.done += mend_key_files(directory, store.quarantine)  # mutant: bucket-stays-long
             _mend_keys(directory, result)
+            result.done += mend_pauses(directory, store.quarantine)
     except OSError as exc:
         raise disk_error(exc, directory.path) from exc
     finally:

@@ -15,6 +15,7 @@ from filewheel.disk.checkpoint import Checkpoint, adopt, find_files, read_checkp
 from filewheel.disk.directory import Directory, read_settings
 from filewheel.disk.disk import ForeignFile
 from filewheel.disk.keeper_lock import Holder, holder
+from filewheel.disk.paused import read_pauses
 from filewheel.disk.quarantine import items
 from filewheel.errors import Damaged, disk_error
 from filewheel.format import layout
@@ -130,6 +131,7 @@ class _Verifier:
         check_keys(self._dir, self._unlisted if self._is_primary() else None, self._add)
         self._check_ids()
         self._check_set()
+        self._check_pauses()
         for item in items(self._dir):
             self._add(
                 "note", str(item["item"]), 0, 0,
@@ -413,6 +415,15 @@ class _Verifier:
             self._add("damage", layout.ROSTER, 0, 0, exc.what, exc.hint or "")
         except OSError as exc:
             self._add("damage", layout.ROSTER, 0, 0, unreadable(exc))
+
+    def _check_pauses(self) -> None:
+        try:
+            read_pauses(self._disk, self._dir.path)
+        except Damaged as exc:
+            what = f"{exc.what}: what is paused is not known, and no keeper can start"
+            self._add("damage", layout.PAUSED, 0, 0, what, exc.hint or "")
+        except OSError as exc:
+            self._add("damage", layout.PAUSED, 0, 0, unreadable(exc))
 
     def _foreign(self, name: str) -> None:
         self._add("note", name, 0, 0, FOREIGN)

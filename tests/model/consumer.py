@@ -54,7 +54,9 @@ class Consumer:
 
     def claim(self, keeper: Keeper) -> None:
         cancelled = set(self.oracle.cancelled)
+        held = self.oracle.held_since()
         batch = keeper.claim(self.rng.randrange(1, 6), begun=not self.lets_wait)
+        self.oracle.handed_out(len(batch), held)
         now = self.world.clock.wall_us
         ids = [message.id for message in batch if self.oracle.fired(message, now, cancelled)]
         self.oracle.violations += [f"{i} was handed out while it was claimed" for i in ids if i in self.claimed]
@@ -64,7 +66,9 @@ class Consumer:
         """Begin some of what was claimed a while ago, and finish most of it."""
         some = self.claimed[: self.rng.randrange(1, 4)]
         cancelled = set(self.oracle.cancelled)
+        held = self.oracle.held_since()
         stopped = keeper.begin(some)
+        self.oracle.handed_out(len(some) - len(stopped), held)
         self.oracle.begun(self.disk, some, stopped, cancelled)
         self.claimed = self.claimed[len(some) :]
         for id_ in some:

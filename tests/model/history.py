@@ -24,6 +24,7 @@ from filewheel.laps.window import Budget
 from filewheel.lookup.snapshot import DEAD_FLOOR
 from filewheel.message import DEAD_US, ID_END, ID_MIN, KEY, US_PER_S
 from filewheel.tools.verify import verify
+from filewheel.wheel import Wheel
 from tests.model.consumer import Consumer
 from tests.model.crashes import crash_at_random
 from tests.model.machine import Dir, Inode, Machine
@@ -112,6 +113,8 @@ class Checker:
         keeper, disk = recover(machine, clock, self.rng)
         pending = pending_of(keeper)
         oracle.check_pending(pending, context)
+        if oracle.was_paused:
+            self.check_pause(machine, keeper, oracle, context)
         if oracle.keys:
             self.check_keys(machine, keeper, oracle, context)
         self.check_clean(machine, oracle, clock, context)
@@ -122,6 +125,14 @@ class Checker:
         if self.rng.random() < deep / 3 or deep == 1.0:
             self.run_to_the_end(machine, disk, clock, oracle, context)
         disk.kill()
+
+    def check_pause(self, machine: Machine, keeper: Keeper, oracle: Oracle, context: str) -> None:
+        """A wheel is paused after a power cut if it was before; then it is resumed, so that all fires."""
+        if bool(keeper.paused) not in oracle.may_be_paused:
+            oracle.violations.append(f"paused: {keeper.paused}, not {oracle.may_be_paused}: {context}")
+        env = SYSTEM.using(disk=lambda path: ProcessDisk(machine), entropy=self.rng.randbytes)
+        with Wheel("model.wheel", env=env) as wheel:
+            wheel.resume(everything=True)
 
     def check_keys(self, machine: Machine, keeper: Keeper, oracle: Oracle, context: str) -> None:
         """Of the messages with one key at most one lives, and the index names it, or nobody."""

@@ -41,6 +41,11 @@ class Oracle:
         """Ids that a call which has returned cancelled, moved or replaced."""
         self.stopped: set[bytes] = set()
         """Ids that a cancel said it had stopped in time."""
+        self.was_paused = False
+        self.may_be_paused = {False}
+        """What a recovered wheel may say."""
+        self.holds = False
+        self.resumes = 0
         self.begins: dict[bytes, ProcessDisk] = {}
         """Ids that began, and in which process, until its keeper closes."""
         self.ending: set[bytes] = set()
@@ -160,6 +165,37 @@ class Oracle:
         if id_ in self.begins and self.begins[id_].alive:
             self.violations.append(f"{self.of_id[id_]!r} was said to be stopped in time, and had begun")
 
+    # -- pauses ----------------------------------------------------------------------------------------------
+
+    def pausing(self) -> None:
+        """Know that somebody is about to pause the wheel."""
+        self.was_paused = True
+        self.may_be_paused = {True, *self.may_be_paused}
+
+    def is_paused(self) -> None:
+        """Know that the wheel is paused: the call has returned."""
+        self.holds = True
+        self.may_be_paused = {True}
+
+    def resuming(self) -> None:
+        """Know that somebody is about to resume the wheel."""
+        self.holds = False
+        self.resumes += 1
+        self.may_be_paused = {False, *self.may_be_paused}
+
+    def is_resumed(self) -> None:
+        """Know that the wheel is resumed."""
+        self.may_be_paused = {False}
+
+    def held_since(self) -> int | None:
+        """Return what `handed_out` is given, before a keeper is asked; None if no pause is in force for certain."""
+        return self.resumes if self.holds else None
+
+    def handed_out(self, count: int, held_since: int | None) -> None:
+        """Judge how many messages a keeper claimed or began while the wheel was paused from before to after."""
+        if count and held_since is not None and held_since == self.resumes:
+            self.violations.append(f"{count} messages were claimed or begun after a pause had returned")
+
     def begun(self, disk: ProcessDisk, ids: list[MessageId], stopped: set[bytes], cancelled: set[bytes]) -> None:
         """Judge what a keeper said may begin; `cancelled` had returned before it was asked."""
         self.told += 1
@@ -171,7 +207,7 @@ class Oracle:
         for id_ in ids:
             if id_ not in stopped and id_ in cancelled and not self.is_lossy:
                 self.violations.append(f"{self.of_id[id_]!r} began after its cancel had returned")
-            if id_ in stopped and id_ not in self.ending and not self.of(id_).may_be_gone:
+            if id_ in stopped and id_ not in self.ending and not self.of(id_).may_be_gone and not self.was_paused:
                 self.violations.append(f"{self.of_id[id_]!r} may not begin, and nobody ended it")
 
     # -- what a recovered wheel holds ------------------------------------------------------------------------

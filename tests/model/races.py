@@ -255,6 +255,28 @@ class Race:
 
         return body
 
+    def pausing(self, count: int) -> Callable[[ProcessDisk], None]:
+        """Return the body of one who pauses all there is, in one way or another, and resumes it."""
+        ways: list[dict[str, Any]] = [{}, {"topic": ""}, {"topic": "*"}]
+
+        def body(disk: ProcessDisk) -> None:
+            wheel = self.world.open_wheel(disk)
+            for _ in range(count):
+                way = self.world.rng.choice(ways)
+                self.oracle.pausing()
+                wheel.pause(**way)
+                self.oracle.is_paused()
+                for _ in range(self.world.rng.randrange(20)):
+                    disk.wait_hint(None, 0)
+                self.oracle.resuming()
+                wheel.resume(**way)
+                self.oracle.is_resumed()
+                for _ in range(self.world.rng.randrange(10)):
+                    disk.wait_hint(None, 0)
+            wheel.close()
+
+        return body
+
     def killing(self, disk: ProcessDisk, victims: list[ProcessDisk]) -> None:
         """Kill one of some processes, after a while."""
         for _ in range(self.world.rng.randrange(1, 60)):
@@ -420,6 +442,18 @@ def begins(race: Race) -> None:
         race.thread("reaper", reaper, lambda: race.killing(reaper, keepers))
 
 
+def pauses(race: Race) -> None:
+    """An administrator pauses and resumes the wheel, while keepers claim, begin and deal, and are killed."""
+    race.process("producer", race.putting(5, 0))
+    race.process("canceller", race.dropping("cancel", 2))
+    race.process("administrator", race.pausing(3))
+    acts = ("claim", "begin", "claim", "wait", "begin", "finish", "look", "begin", "deal")
+    keepers = [race.process(name, race.keeping(*acts, times=4)) for name in ("keeper 1", "keeper 2")]
+    if race.world.rng.random() < 0.5:
+        reaper = ProcessDisk(race.world.machine)
+        race.thread("reaper", reaper, lambda: race.killing(reaper, keepers))
+
+
 RACES: dict[str, Callable[[Race], None]] = {
     f.__name__: f for f in (begin, threads, rotation, cancel, move, retry, arrival, reader, takeover)
 }
@@ -430,6 +464,7 @@ RACES["key_threads"] = key_threads
 RACES["key_batches"] = key_batches
 RACES["movers"] = movers
 RACES["begins"] = begins
+RACES["pauses"] = pauses
 
 
 def run_race(name: str, number: int, *, crash_rate: float = 0.2) -> Result:

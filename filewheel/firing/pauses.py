@@ -1,0 +1,67 @@
+"""The pauses as the keeper knows them: which messages it must not begin.
+
+The keeper looks at paused.json when the mark in the file `begun` has changed since its last look: before a claim, and
+before a begin. A pause changes that mark after it is durable, as a cancel does, so once it has returned nothing that it
+holds begins. Claims also look ten times a second, in case the mark could not be written. A file that cannot be read
+leaves the pauses as they were: damage must not let a message go.
+Invariant: `holds` answers by the newest file that could be read.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from filewheel.disk.directory import Directory
+from filewheel.disk.paused import read_pauses
+from filewheel.errors import Damaged, disk_errors
+from filewheel.format import layout
+from filewheel.format.pauses import PausedMessages
+
+log = logging.getLogger(__name__)
+
+_LOOK_US = 100_000
+
+
+class KnownPauses:
+    """One keeper's view of paused.json. The store's lock guards `look`; any thread may ask `held`."""
+
+    def __init__(self, directory: Directory) -> None:
+        """Read the file. Raises Damaged, DiskError."""
+        self._dir = directory
+        self._looked_us = directory.env.clock.steady_us()
+        self._failed: object = None
+        """The file that could not be read, and the error that was logged."""
+        with disk_errors(directory.place(layout.PAUSED)):
+            self._identity = directory.disk.identity(layout.PAUSED)
+            self.held = PausedMessages(read_pauses(directory.disk, directory.path))
+            """What is paused now; replaced as a whole."""
+
+    def drains(self) -> int:
+        """Return how often the wheel was drained, as the file says now. Never raises."""
+        self.look()
+        return self.held.pauses.drains
+
+    def look(self, *, is_marked: bool = True) -> bool:
+        """Read the file if it was replaced; return whether a pause has ended. Cost: one stat. Never raises.
+
+        While the mark has not changed it looks ten times a second at most. After an error the pauses stay as they were;
+        the error is logged once.
+        """
+        now_us = self._dir.env.clock.steady_us()
+        if not is_marked and 0 <= now_us - self._looked_us < _LOOK_US:
+            return False
+        self._looked_us = now_us
+        disk, before = self._dir.disk, self.held.pauses
+        identity: object = None
+        try:
+            identity = disk.identity(layout.PAUSED)
+            if identity == self._identity:
+                return False
+            self.held = PausedMessages(read_pauses(disk, self._dir.path))
+        except (Damaged, OSError) as exc:  # mutant: pauses-damaged-none
+            if self._failed != (identity, str(exc)):
+                log.error("%s; paused as before: %s", exc, before)
+            self._failed = identity, str(exc)
+            return False
+        self._identity = identity
+        return any(self.held.pauses.find(pause) is None for pause in before)
