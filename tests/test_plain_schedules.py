@@ -387,3 +387,32 @@ def test_a_schedule_of_a_message_is_read_with_its_occurrence(wheel: Wheel) -> No
     found = schedule_of(message)
     assert found is not None
     assert found.occurrence is message
+
+
+def test_due_hands_out_occurrences_and_their_schedules_go_on(tmp_path: Path, clock: FakeClock) -> None:
+    async def play() -> None:
+        async with AsyncWheel.create(tmp_path / "w", sync="never", clock=clock) as wheel:
+            await wheel.schedule("n", 60, b"x", count=3)
+            await wheel.schedule("late", 60, b"late", missed="skip", grace_s=0)
+            await wheel.schedule("dead", 60, b"dead")
+            await wheel.enqueue(b"plain", at=to_datetime(START_US + 60 * US_PER_S))
+            seen: list[bytes] = []
+            for _ in range(2):
+                clock.advance(60)
+                async for message in wheel.due(wait=False):
+                    seen.append(message.payload)
+            async with wheel.due(wait=False) as due:
+                clock.advance(60)
+                async for message in due:
+                    seen.append(message.payload)
+                    if message.payload == b"dead":
+                        await due.bury(message, reason="no")
+                    elif message.payload == b"x":
+                        await due.ack(message)
+            assert sorted(seen) == [b"dead", b"dead", b"dead", b"plain", b"x", b"x", b"x"]
+            assert {s.name for s in await wheel.schedules()} == {"dead", "late"}
+            (letter,) = [message async for message in wheel.list(dead=True)]
+            assert (letter.payload, letter.reason, letter.key) == (b"dead", "no", None)
+
+    asyncio.run(play())
+    assert_whole(tmp_path / "w")

@@ -7,6 +7,7 @@ iteration ends; a keeper that the program opened itself is used and never closed
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -14,8 +15,11 @@ from typing import Protocol, Self
 from weakref import WeakSet
 
 from filewheel.checks import check_whole
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.errors import Closed, NotClaimed
+from filewheel.journal.settlement import Settlement
 from filewheel.message import Message, MessageId
+from filewheel.schedules.occurrences import Now, PlainOccurrences
 
 
 class DueKeeper(Protocol):
@@ -53,6 +57,9 @@ class DueKeeper(Protocol):
     async def bury(self, message: Message, *, reason: str = "") -> MessageId | None:
         """Move a message to the dead letters."""
 
+    async def settle(self, settlements: Sequence[Settlement], /) -> list[MessageId | None]:
+        """Settle messages; return the new id of each that has one."""
+
 
 class Due(AsyncIterator[Message]):
     """Messages as they become due, for an `async for`.
@@ -61,6 +68,8 @@ class Due(AsyncIterator[Message]):
     unless it was given to `ack`, is put back with its attempt raised by one, as soon as this iterator is dropped or
     closed. If the keeper is closed while the iteration waits, the iteration ends; with a message in hand it raises
     Closed, and the next keeper offers the message.
+
+    An occurrence of a schedule of plain messages is acknowledged together with its next one, which is waited for.
 
     Closing it (`async with wheel.due() as due`, or `await due.close()`) closes the keeper that it opened, if no other
     iteration uses it: another process can fire then.
@@ -74,6 +83,8 @@ class Due(AsyncIterator[Message]):
         limit: int,
         wait: bool,
         ended: Callable[[Due], Awaitable[None]] | None = None,
+        *,
+        clock: Now = SYSTEM_CLOCK,
     ) -> None:
         """`keeper` returns the keeper for an iteration that starts; `ended` is called when it was closed."""
         check_whole("limit", limit)
@@ -82,6 +93,10 @@ class Due(AsyncIterator[Message]):
         self._limit = limit
         self._wait = wait
         self._keeper: DueKeeper | None = None
+        self._clock = clock
+        self._occurrences = PlainOccurrences(clock)
+        self._began_us = 0
+        """When the present message was handed out."""
         self._ended = False
 
     def __aiter__(self) -> Self:
@@ -100,20 +115,29 @@ class Due(AsyncIterator[Message]):
                 raise
         present = self._present
         if present is not None:
-            keeper.ack_soon(present)
+            if self._occurrences.recurs(present):  # mutant: due-ends-schedules
+                with contextlib.suppress(NotClaimed):  # the body has put it back, or buried it
+                    await keeper.settle([self._occurrences.succeeded(present, self._began_us)])
+            else:
+                keeper.ack_soon(present)
             self._present = None
-        message = await keeper.next_message(self._limit, wait=self._wait)
-        if message is None:
-            raise StopAsyncIteration
-        self._present = message
-        return message
+        while (message := await keeper.next_message(self._limit, wait=self._wait)) is not None:
+            late = self._occurrences.missed(message)
+            if late is None:
+                self._present, self._began_us = message, self._clock.now_us()
+                return message
+            await keeper.settle([late])
+        raise StopAsyncIteration
 
     async def ack(self, message: Message) -> None:
         """Acknowledge a message of this iteration at once; a `break` does not put it back then.
 
         Raises NotClaimed when it is not in hand, or no longer.
         """
-        await self._held().ack(message)
+        if self._occurrences.recurs(message):
+            await self._held().settle([self._occurrences.succeeded(message, self._began_us)])
+        else:
+            await self._held().ack(message)
         if self._present is not None and self._present.id == message.id:
             self._present = None
 
@@ -123,7 +147,10 @@ class Due(AsyncIterator[Message]):
 
     async def bury(self, message: Message, *, reason: str = "") -> MessageId | None:
         """Move a message of this iteration to the dead letters; it is not acknowledged later."""
-        return await self._held().bury(message, reason=reason)
+        if not self._occurrences.recurs(message):
+            return await self._held().bury(message, reason=reason)
+        outcome = self._occurrences.failed(message, self._began_us, delay_us=None, reason=reason)
+        return (await self._held().settle([outcome]))[0]
 
     def _held(self) -> DueKeeper:
         if self._keeper is None:

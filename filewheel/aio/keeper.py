@@ -289,7 +289,7 @@ class AsyncKeeper:
 
         Up to `limit` are claimed at once. Several tasks may iterate: each message goes to one of them.
         """
-        return Due(lambda _: self.open(), limit, wait)
+        return Due(lambda _: self.open(), limit, wait, clock=self._env.clock)
 
     async def next_message(self, limit: int, *, wait: bool) -> Message | None:
         """Return the next message for an iteration; None when the keeper is closed, or without `wait` at the end."""

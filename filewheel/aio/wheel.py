@@ -104,6 +104,7 @@ class AsyncWheel:
             check_sync(sync)
         env = check_env(env).using(clock=clock)
         self._path = check_path(path)
+        self._clock = env.clock
         self._make: Callable[[], BatchingWheel] = partial(BatchingWheel, self._path, sync=sync, force=force, env=env)
         self._make_keeper = partial(AsyncKeeper, self._path, force=force, env=env)
         self._life = asyncio.Lock()
@@ -473,7 +474,7 @@ class AsyncWheel:
 
         Raises Locked, without `wait`, when another process is the keeper.
         """
-        return Due(partial(self._begin_due, wait), limit, wait, self._shared.end)
+        return Due(partial(self._begin_due, wait), limit, wait, self._shared.end, clock=self._clock)
 
     async def _begin_due(self, wait: bool, due: Due) -> DueKeeper:
         self._open()

@@ -146,6 +146,8 @@ MUTANTS: list[Mutant] = [
       "tests/test_cli_run.py::test_run_refuses_a_wheel_with_a_call_that_is_due_and_the_call_stays"),
     m("run-ends-schedules", "J", gives("Settlement(message.id)"), "an occurrence that `run` has fired is followed by the next",
       "tests/test_plain_schedules.py::test_a_message_that_succeeded_is_followed_by_the_next_occurrence"),
+    m("due-ends-schedules", "J", NEVER, "due() writes the next occurrence of a schedule with the acknowledgement",
+      "tests/test_plain_schedules.py::test_due_hands_out_occurrences_and_their_schedules_go_on"),
     m("run-eats-occurrences", "J", NEVER, "`run` acknowledges no occurrence that it cannot continue",
       "tests/test_plain_schedules.py::test_an_occurrence_that_cannot_be_continued_is_left_to_a_scheduler[unknown]"),
     m("count-stands-still", "J", DROP, "each call of a schedule with a count is one less",
