@@ -3,7 +3,7 @@
 `wheel.py` and `keeper.py` are its two entry points; a message passes through the folders in this order.
 A file imports only from its own folder and from those to the left of it (tests/test_layers.py checks it):
 
-    errors checks message | native | env timespec | timers | format | disk | roster | journal | laps | lookup
+    errors checks values message | native | env timespec | timers | format | disk | roster | journal | laps | lookup
     | keys | runs | firing | metrics | replication | schedules | reader changes wheel keeper | aio tools | scheduling
     | bridges testing | live | kafka
 """

@@ -25,6 +25,7 @@ from typing import Any
 
 from filewheel.checks import shown
 from filewheel.errors import BadArgument
+from filewheel.values import unpack_call
 
 US_PER_S = 1_000_000
 WRITER_BITS = 40
@@ -59,7 +60,7 @@ DETAILS = "filewheel.details"
 """The end of the traceback or stderr of earlier attempts: a JSON list of [time in µs, attempt, text], oldest first."""
 
 ARGS = "filewheel.args"
-"""The encoding of a handler's arguments in the payload: [args, kwargs] as "msgpack" or as "json"."""
+"""The encoding of a handler's arguments in the payload: [args, kwargs] as "msgpack", "msgpack+tags" or "json"."""
 
 KEY = "filewheel.key"
 """The unique key that the message holds while it lives."""
@@ -275,6 +276,22 @@ class Message:
     def reason(self) -> str | None:
         """Why it became a dead letter; None if it is not dead or has no reason."""
         return self.headers.get(REASON) if self.is_dead else None
+
+    @property
+    def args(self) -> list[Any] | None:
+        """The positional arguments of a call; None for a message that is no call. Decoded at each use.
+
+        A dataclass is a dict and an Enum its value: only a handler's annotations bring them back. Raises Damaged when
+        the arguments cannot be read.
+        """
+        how = self.headers.get(ARGS)
+        return None if how is None else unpack_call(self.payload, how)[0]
+
+    @property
+    def kwargs(self) -> dict[str, Any] | None:
+        """The keyword arguments of a call; None for a message that is no call. See `args`."""
+        how = self.headers.get(ARGS)
+        return None if how is None else unpack_call(self.payload, how)[1]
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:

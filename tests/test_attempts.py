@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from filewheel import Attempt, Keeper, Message, MessageId, Wheel
@@ -30,6 +30,7 @@ attempts = st.builds(
 )  # fmt: skip
 
 
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(attempts, min_size=1, max_size=15, unique_by=lambda a: (a.at_us, a.attempt)), st.integers(0, 16_000))
 def test_the_newest_attempts_are_kept_and_take_no_room_from_the_users_headers(some: list[Attempt], taken: int) -> None:
     headers = {"mine": "x" * taken}

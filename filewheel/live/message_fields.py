@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, time, timedelta
 from typing import Any
 
 from filewheel.errors import Damaged
@@ -128,7 +128,9 @@ def _plain(value: object) -> object:
     """Convert a value of msgpack that JSON does not have."""
     if isinstance(value, bytes):
         return {"b64": base64.b64encode(value).decode()}
-    return value.isoformat() if isinstance(value, datetime) else repr(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value.isoformat() if isinstance(value, (date, time)) else str(value)
 
 
 # -- recurring work -------------------------------------------------------------------------------------------

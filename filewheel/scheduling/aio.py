@@ -32,6 +32,7 @@ from filewheel.metrics.metrics import Metrics
 from filewheel.reader import given
 from filewheel.runs.history import KEPT
 from filewheel.schedules.definition import When
+from filewheel.scheduling.arguments import Decode
 from filewheel.scheduling.call import new_call, transaction_of
 from filewheel.scheduling.definitions import H, HandlerOptions, ScheduleOptions, check_known, shows
 from filewheel.scheduling.engine import Engine, State
@@ -40,6 +41,7 @@ from filewheel.scheduling.handler import AsyncHandler, P, R, Sender, Soon
 from filewheel.scheduling.job import Job, present_job
 from filewheel.scheduling.options import At, Delay, Options
 from filewheel.scheduling.scheduler import STOP_S, Scheduler
+from filewheel.values import Encode
 
 T = TypeVar("T")
 Q = ParamSpec("Q")
@@ -81,6 +83,8 @@ class AsyncScheduler(Sender[Soon]):
         tracebacks: bool = True,
         keep_dead_s: float | None = None,
         history: int = KEPT,
+        encode: Encode | None = None,
+        decode: Decode | None = None,
         stop_s: float = STOP_S,
         waiting_max: int = WAITING_MAX,
         metrics: Metrics | None = None,
@@ -91,11 +95,11 @@ class AsyncScheduler(Sender[Soon]):
         self.blocking = Scheduler(
             path, threads=threads, processes=processes, in_flight=in_flight, catch_up_per_s=catch_up_per_s,
             unknown=unknown, sync=sync, create=create, on_jump=on_jump, tracebacks=tracebacks, keep_dead_s=keep_dead_s,
-            history=history, metrics=metrics, env=env,
+            history=history, encode=encode, decode=decode, metrics=metrics, env=env,
         )  # fmt: skip
         """The scheduler for code that cannot await: handlers in threads and processes, scripts. It shares everything
         except the event loop; only the AsyncScheduler starts and stops it."""
-        super().__init__(self.blocking._handlers)
+        super().__init__(self.blocking._handlers, self.blocking.codec)
         self._stop_s = check_number("stop_s", stop_s, least=0)
         check_whole("waiting_max", waiting_max)
         self._clock = env.clock
@@ -192,7 +196,7 @@ class AsyncScheduler(Sender[Soon]):
         *, delay: Delay | None = None, at: At | None = None,
     ) -> MessageId:  # fmt: skip
         """Enqueue a call, within the caller's open transaction if there is one."""
-        call = new_call(name, args, kwargs, options)
+        call = new_call(name, args, kwargs, options, self.codec.encode)
         wheel = await self._opened()
         self.blocking._opener.warn_if_made()
         transaction = transaction_of(self.path)

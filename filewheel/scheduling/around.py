@@ -62,7 +62,7 @@ def is_async(hook: Hook) -> bool:
     return inspect.isasyncgenfunction(inspect.unwrap(hook)) or hasattr(hook, "__aenter__")
 
 
-def target_of(hook: Hook) -> str:
+def target_of(hook: Callable[..., Any]) -> str:
     """Return the place from which another process imports a hook: "module:qualname"."""
     return f"{getattr(hook, '__module__', '?')}:{getattr(hook, '__qualname__', repr(hook))}"
 

@@ -1,22 +1,18 @@
 """The call of a handler: its arguments as payload and headers, and the transaction that it may join.
 
-The payload is [positional arguments, keyword arguments] in msgpack or JSON; a header names which.
-Invariants: `unpack_call` returns plain data and looks up no class by name; a call that is enqueued inside a
-transaction's block is written with the job's acknowledgement, or never.
+The payload is [positional arguments, keyword arguments] in msgpack or JSON; a header names which (values.py).
+Invariant: a call that is enqueued inside a transaction's block is written with the job's acknowledgement, or never.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import msgpack
-
 from filewheel import message as names
 from filewheel.checks import shown
-from filewheel.errors import BadArgument, Damaged
+from filewheel.errors import BadArgument
 from filewheel.format.ids import MINT
 from filewheel.format.limits import check_key, check_message
 from filewheel.keys.unique import check_policy, key_held
@@ -24,13 +20,10 @@ from filewheel.message import ARGS, Message
 from filewheel.scheduling.job import Transaction, present_job, present_transaction
 from filewheel.scheduling.options import At, Delay, Options
 from filewheel.timespec import due_from
+from filewheel.values import Encode, pack, unpack_call
 
 ANY = "*"
 """The name of the handler for every name that no other handler has."""
-MSGPACK = "msgpack"
-JSON = "json"
-
-_PLAIN = "None, bool, int, float, str, bytes, list, tuple, dict and aware datetime"
 
 
 def check_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -43,20 +36,13 @@ def check_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         raise BadArgument(f"kwargs map names to values, not {shown(kwargs)}")
 
 
-def pack_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """Pack the arguments of a call. Tuples become lists.
+def pack_call(args: Sequence[Any], kwargs: Mapping[str, Any], encode: Encode | None = None) -> tuple[bytes, str]:
+    """Return the arguments of a call as bytes, and how they are packed (values.py). Tuples become lists.
 
-    Raises BadArgument when an argument is not plain data.
+    Raises BadArgument when an argument cannot be stored.
     """
     check_call(args, kwargs)
-    try:
-        packed: bytes = msgpack.packb([list(args), dict(kwargs)], datetime=True)
-    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-        raise BadArgument(
-            f"an argument cannot be stored: {exc}",
-            hint=f"pass {_PLAIN}: an object's id or name, not the object",
-        ) from exc
-    return packed
+    return pack([list(args), dict(kwargs)], encode)
 
 
 class StoredCall(NamedTuple):
@@ -74,32 +60,6 @@ def call_of(message: Message) -> StoredCall:
     """
     args, kwargs = unpack_call(message.payload, message.headers.get(ARGS))
     return StoredCall(message.topic, args, kwargs)
-
-
-def unpack_call(payload: bytes, how: str | None) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of a stored call; `how` is the header that names their packing.
-
-    Raises Damaged when they cannot be read.
-    """
-    if how is None:
-        return [payload], {}
-    try:
-        if how == MSGPACK:
-            call = msgpack.unpackb(payload, timestamp=3, strict_map_key=False)
-        elif how == JSON:
-            call = json.loads(payload)
-        else:
-            raise Damaged(f"arguments are packed in a way that is not known: {how!r}")
-        args, kwargs = call
-        if (
-            isinstance(args, list)
-            and isinstance(kwargs, dict)
-            and (not kwargs or all(isinstance(k, str) for k in kwargs))
-        ):
-            return args, kwargs
-    except (ValueError, TypeError, OverflowError, RecursionError) as exc:
-        raise Damaged(f"the arguments cannot be read: {exc}") from exc
-    raise Damaged("the payload is not [positional arguments, keyword arguments]")
 
 
 @dataclass(slots=True, frozen=True)
@@ -141,7 +101,9 @@ class NewCall:
         return message
 
 
-def new_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> NewCall:
+def new_call(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options, encode: Encode | None = None
+) -> NewCall:
     """Pack a call with its options. It continues the trace of the running job.
 
     Raises BadArgument.
@@ -150,13 +112,13 @@ def new_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options:
         raise BadArgument("a call names its handler")
     check_callable(name)
     headers = options.stored()
-    headers[names.ARGS] = MSGPACK
+    payload, headers[names.ARGS] = pack_call(args, kwargs, encode)
     job = present_job()
     if job is not None and names.TRACEPARENT in job.headers:
         headers.setdefault(names.TRACEPARENT, job.headers[names.TRACEPARENT])
     has_key = options.key is not None or options.on_conflict != "reject"
     unique = {"key": options.key, "on_conflict": options.on_conflict} if has_key else {}
-    return NewCall(name, pack_call(args, kwargs), headers, unique)
+    return NewCall(name, payload, headers, unique)
 
 
 def transaction_of(path: str) -> Transaction | None:

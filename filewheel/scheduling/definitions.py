@@ -20,6 +20,7 @@ from filewheel.metrics.metrics import Metrics
 from filewheel.schedules.definition import GRACE_US, When
 from filewheel.schedules.definition import Options as ScheduleTerms
 from filewheel.schedules.recurrence import Missed
+from filewheel.scheduling.arguments import PLAIN, Codec
 from filewheel.scheduling.around import Hook, check_hook, is_async
 from filewheel.scheduling.call import ANY
 from filewheel.scheduling.failure import Retry
@@ -67,9 +68,9 @@ class ScheduleOptions(TypedDict, total=False):
 class Definitions(Sender[MessageId]):
     """The handlers and schedules of one program."""
 
-    def __init__(self, metrics: Metrics, pools: Collection[str] = ()) -> None:
+    def __init__(self, metrics: Metrics, pools: Collection[str] = (), codec: Codec = PLAIN) -> None:
         """`pools` are the named pools, as `place_of` writes them."""
-        super().__init__(Handlers())
+        super().__init__(Handlers(), codec)
         self._pools = pools
         self.metrics = metrics
         """Counters and histograms of this process."""
@@ -197,7 +198,9 @@ class Definitions(Sender[MessageId]):
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
             handler = function if isinstance(function, Handler) else self.on()(function)
             own = handler.name if name is None else name
-            schedule = Schedule(options.defined(own, when, is_declared=True), handler.name, args, kwargs or {})
+            schedule = Schedule(
+                options.defined(own, when, is_declared=True), handler.name, args, kwargs or {}, self.codec.encode
+            )
             handler.check(args, kwargs or {})
             known = self._schedules.get(schedule.name)
             if known is not None and known != schedule:

@@ -19,6 +19,7 @@ from filewheel.errors import BadArgument
 from filewheel.format.limits import check_topic
 from filewheel.format.settings import Sync
 from filewheel.message import MessageId
+from filewheel.scheduling.arguments import PLAIN, Codec, Parameters
 from filewheel.scheduling.around import Hooks
 from filewheel.scheduling.call import ANY, check_call
 from filewheel.scheduling.failure import Retry
@@ -39,8 +40,10 @@ _NAMED = 5
 class Sender(ABC, Generic[Sent]):
     """Enqueues calls of handlers: a scheduler."""
 
-    def __init__(self, handlers: Handlers) -> None:
+    def __init__(self, handlers: Handlers, codec: Codec = PLAIN) -> None:
         self._handlers = handlers
+        self.codec = codec
+        """The program's own way to store arguments and results."""
 
     @abstractmethod
     def send(
@@ -124,26 +127,27 @@ class Bound(Generic[P, Sent]):
 
     def __init__(self, name: str, sender: Sender[Sent], options: Options, signature: inspect.Signature | None) -> None:
         self._name = name
-        self._sender = sender
+        self.sender = sender
+        """The scheduler that enqueues the calls."""
         self._options = options
         self._signature = signature
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Sent:
         """Enqueue a call that is due now; return its id."""
         self.check(args, kwargs)
-        return self._sender.send(self._name, args, kwargs, self._options)
+        return self.sender.send(self._name, args, kwargs, self._options)
 
     def after(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Sent:
         """Enqueue a call that is due after a delay: seconds or a timedelta."""
         delay_us(delay)  # raises for None too
         self.check(args, kwargs)
-        return self._sender.send(self._name, args, kwargs, self._options, delay=delay)
+        return self.sender.send(self._name, args, kwargs, self._options, delay=delay)
 
     def at(self, time: At, /, *args: P.args, **kwargs: P.kwargs) -> Sent:
         """Enqueue a call that is due at a time: an aware datetime, or seconds since the epoch."""
         at_us(time)
         self.check(args, kwargs)
-        return self._sender.send(self._name, args, kwargs, self._options, at=time)
+        return self.sender.send(self._name, args, kwargs, self._options, at=time)
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise BadArgument for arguments that the function does not take: at the enqueue, not at the call."""
@@ -165,6 +169,8 @@ class BaseHandler(Bound[P, Sent], Generic[P, R, Sent]):
         self.name = name
         self.function = function
         self.terms = terms
+        self.parameters = None if terms.batch else Parameters(function, sender.codec.decode)
+        """How stored arguments become those of the function; None for one that takes jobs."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -192,7 +198,7 @@ class BaseHandler(Bound[P, Sent], Generic[P, R, Sent]):
         given = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync, retry, timeout_s)
         given.check()
         self._check_own(given)
-        return Bound(self._name, self._sender, given.over(self._options), self._signature)
+        return Bound(self._name, self.sender, given.over(self._options), self._signature)
 
     def _check_own(self, given: Options) -> None:
         """Raise BadArgument for options of a call that this handler cannot keep."""
@@ -209,9 +215,9 @@ class Handler(BaseHandler[P, R, MessageId]):
     """A decorated function: call it as before, or enqueue a call of it."""
 
     @classmethod
-    def plain(cls, name: str, function: Callable[P, R]) -> Handler[P, R]:
+    def plain(cls, name: str, function: Callable[P, R], codec: Codec = PLAIN) -> Handler[P, R]:
         """Return a handler that can be called but not enqueued, for a process of the pool."""
-        return cls(name, function, Terms(), _Refuser(), Options())
+        return cls(name, function, Terms(), _Refuser(Handlers(), codec), Options())
 
     def options_by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any], given: Options) -> Options:
         """Return the options of a call that is enqueued by this handler's name: the same as through the handler.
@@ -306,9 +312,6 @@ def check_used(handlers: Handlers, places: Collection[str], in_flight: int) -> N
 
 class _Refuser(Sender[MessageId]):
     """The sender of handlers in a process of the pool, which enqueue nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(Handlers())
 
     def send(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,

@@ -16,7 +16,8 @@ from filewheel.format.limits import check_topic
 from filewheel.message import ARGS
 from filewheel.schedules.definition import Definition
 from filewheel.schedules.planting import Plant
-from filewheel.scheduling.call import MSGPACK, check_callable, pack_call
+from filewheel.scheduling.call import check_callable, pack_call
+from filewheel.values import Encode
 
 
 @dataclass(frozen=True)
@@ -27,23 +28,26 @@ class Schedule:
     handler: str
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    encode: Encode | None = field(default=None, compare=False)
+    """The scheduler's own way to store arguments."""
 
     def __post_init__(self) -> None:
         check_topic(self.handler)
         if not self.handler:
             raise BadArgument("a schedule names the handler that it calls")
         check_callable(self.handler)
-        self.payload()  # raises for arguments that cannot be stored
+        self.packed()  # raises for arguments that cannot be stored
 
     @property
     def name(self) -> str:
         """Its name."""
         return self.definition.name
 
-    def payload(self) -> bytes:
-        """Return the arguments, packed."""
-        return pack_call(self.args, self.kwargs)
+    def packed(self) -> tuple[bytes, str]:
+        """Return the arguments as bytes, and how they are packed."""
+        return pack_call(self.args, self.kwargs, self.encode)
 
     def plant(self) -> Plant:
         """Return it as a wheel plants it."""
-        return Plant(self.definition, self.payload(), self.handler, {ARGS: MSGPACK})
+        payload, how = self.packed()
+        return Plant(self.definition, payload, self.handler, {ARGS: how})

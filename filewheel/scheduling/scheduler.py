@@ -33,6 +33,7 @@ from filewheel.schedules.definition import GRACE_US, OneOrMore, StoredSchedule
 from filewheel.schedules.definition import Options as ScheduleTerms
 from filewheel.schedules.occurrences import Occurrences
 from filewheel.schedules.recurrence import Missed
+from filewheel.scheduling.arguments import Codec, Decode
 from filewheel.scheduling.call import new_call, transaction_of
 from filewheel.scheduling.definitions import Definitions
 from filewheel.scheduling.engine import Engine, Limits, State
@@ -44,6 +45,7 @@ from filewheel.scheduling.pools import read_pools
 from filewheel.scheduling.runners.child import preparing
 from filewheel.scheduling.schedule import Schedule
 from filewheel.scheduling.signals import signals, until_signal
+from filewheel.values import Encode
 from filewheel.wheel import Wheel
 
 log = logging.getLogger("filewheel.scheduling")
@@ -65,6 +67,10 @@ class Scheduler(Definitions):
     (how many ends of calls are kept, 0 for none) are the Keeper's.
     With `tracebacks` a failed attempt is stored with the end of its traceback, 4 KiB at most. With `keep_dead_s` dead
     letters are dropped when they are older.
+
+    `encode(value)` is called for each argument, or part of one, of a type that cannot be stored, and returns one that
+    can. `decode(value, annotation)` is called with each argument whose parameter has an annotation when a call begins,
+    and returns what the handler gets.
     """
 
     def __init__(
@@ -82,6 +88,8 @@ class Scheduler(Definitions):
         tracebacks: bool = True,
         keep_dead_s: float | None = None,
         history: int = KEPT,
+        encode: Encode | None = None,
+        decode: Decode | None = None,
         metrics: Metrics | None = None,
         clock: Clock | None = None,
         env: Env = SYSTEM,
@@ -89,7 +97,7 @@ class Scheduler(Definitions):
         if not isinstance(metrics, Metrics | None):
             raise BadArgument(f"metrics are a Metrics, not {shown(metrics)}")
         threads, processes, pools = read_pools(threads, processes)
-        super().__init__(Metrics() if metrics is None else metrics, pools)
+        super().__init__(Metrics() if metrics is None else metrics, pools, Codec(encode, decode))
         check_whole("in_flight", in_flight)
         if catch_up_per_s is not None:
             check_number("catch_up_per_s", catch_up_per_s)
@@ -183,7 +191,7 @@ class Scheduler(Definitions):
         *, delay: Delay | None = None, at: At | None = None,
     ) -> MessageId:  # fmt: skip
         """Enqueue a call, within the caller's open transaction if there is one."""
-        call = new_call(name, args, kwargs, options)
+        call = new_call(name, args, kwargs, options, self.codec.encode)
         wheel = self.wheel
         self._opener.warn_if_made()
         transaction = transaction_of(self._path)
@@ -239,7 +247,9 @@ class Scheduler(Definitions):
         """
         target = handler.name if isinstance(handler, BaseHandler) else handler
         options = ScheduleTerms(tz, missed, grace_s, jitter_s, start, end, count)
-        schedule = Schedule(options.defined(name, when, is_declared=False), target, args, kwargs or {})
+        schedule = Schedule(
+            options.defined(name, when, is_declared=False), target, args, kwargs or {}, self.codec.encode
+        )
         known = self._handlers.get(target)
         if known is not None:
             known.check(args, kwargs or {})

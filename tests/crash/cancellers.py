@@ -20,8 +20,9 @@ from typing import Any
 from filewheel.aio.wheel import AsyncWheel
 from filewheel.errors import KeyHeld, NotFound
 from filewheel.message import ARGS, Message
-from filewheel.scheduling.call import MSGPACK, pack_call, unpack_call
+from filewheel.scheduling.call import pack_call
 from filewheel.scheduling.scheduler import Scheduler
+from filewheel.values import MSGPACK, unpack_call
 from filewheel.wheel import Wheel
 from tests.crash.actors import Actor
 
@@ -131,7 +132,7 @@ class Plain(Actor):
         return self.rng.choice([0, 0, 0, 0.05, 0.3, LATER_S])
 
     def payload(self, serial: int) -> bytes:
-        return pack_call([serial, PROCESSES], {}) if self.is_call else b"%d" % serial
+        return pack_call([serial, PROCESSES], {})[0] if self.is_call else b"%d" % serial
 
     def topic(self) -> dict[str, Any]:
         return {"topic": self.rng.choice(TOPICS), "headers": {ARGS: MSGPACK}} if self.is_call else {}

@@ -22,10 +22,10 @@ from typing import Any
 
 from filewheel.errors import KeyHeld
 from filewheel.message import ARGS, KEY, SCHEDULE, Message
-from filewheel.scheduling.call import unpack_call
 from filewheel.scheduling.failure import Retry
 from filewheel.scheduling.job import current_job
 from filewheel.scheduling.scheduler import Scheduler
+from filewheel.values import unpack_call
 from filewheel.wheel import Wheel
 from tests.crash.actors import LAP_S, Actor, quick
 from tests.crash.campaign import Campaign, Tally

@@ -115,7 +115,7 @@ class Jobs(Actor):
         if number % 4 == 1:
             raise ValueError("never")
         if number % 4 == 2:
-            payload = text_of(pack_call([name], {}))
+            payload = text_of(pack_call([name], {})[0])
             self.say({"op": "enqueue", "phase": "begin", "payloads": [payload], "dues": [self.clock.now_us()]})
             with current_job().transaction():
                 id_ = link.after(0, name)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from filewheel import BadArgument
 from filewheel.errors import Damaged
-from filewheel.scheduling.call import JSON, MSGPACK, pack_call, unpack_call
+from filewheel.scheduling.call import pack_call
+from filewheel.values import JSON, MSGPACK, unpack_call
 
 times = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC))
 leaves = (
@@ -28,18 +29,18 @@ values = st.recursive(
 
 @given(st.lists(values, max_size=3), st.dictionaries(keys, values, max_size=3))
 def test_plain_arguments_come_back_as_they_went_in(args: list[Any], kwargs: dict[str, Any]) -> None:
-    assert unpack_call(pack_call(args, kwargs), MSGPACK) == (args, kwargs)
+    assert unpack_call(*pack_call(args, kwargs)) == (args, kwargs)
 
 
 def test_an_aware_datetime_of_any_zone_comes_back_as_the_same_instant() -> None:
     berlin = datetime(2027, 1, 2, 3, 4, 5, 678_901, timezone(timedelta(hours=1)))
-    (back,), _ = unpack_call(pack_call([berlin], {}), MSGPACK)
+    (back,), _ = unpack_call(*pack_call([berlin], {}))
     assert back == berlin
     assert back.tzinfo is UTC
 
 
 def test_tuples_come_back_as_lists_and_numbers_may_be_keys() -> None:
-    assert unpack_call(pack_call([(1, (2,))], {"m": {1: "a"}}), MSGPACK) == ([[1, [2]]], {"m": {1: "a"}})
+    assert unpack_call(*pack_call([(1, (2,))], {"m": {1: "a"}})) == ([[1, [2]]], {"m": {1: "a"}})
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ import pytest
 
 from filewheel import Message, MessageId
 from filewheel.message import ARGS
-from filewheel.scheduling.call import MSGPACK, pack_call
+from filewheel.scheduling.call import pack_call
 from filewheel.scheduling.handler import Handler, Terms
 from filewheel.scheduling.runners.pool import START_LIMIT_US, Pool, Result
 from filewheel.scheduling.runners.processes import Processes
 from filewheel.scheduling.runners.runner import Call, Outcome
+from filewheel.values import MSGPACK
 from tests.support import FakeClock, eventually
 from tests.support_wheel import an_id
 
@@ -136,7 +137,7 @@ def test_a_handler_whose_import_takes_longer_than_its_time_out_is_called_once_an
     job = __import__(module.name).job
     outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
     runner = Processes(1, lambda call: True, outcomes.put, clock, "unused")
-    message = Message(MessageId(an_id(5)), pack_call([], {}), "job", {ARGS: MSGPACK})
+    message = Message(MessageId(an_id(5)), pack_call([], {})[0], "job", {ARGS: MSGPACK})
     handler = Handler.plain("job", job)
     handler.terms = Terms("process", timeout_s=10)
     call = Call(handler, [message], clock.now_us())

@@ -16,10 +16,11 @@ import pytest
 from filewheel import Message, MessageId, Scheduler, Wheel
 from filewheel.env import SYSTEM_CLOCK
 from filewheel.message import ARGS, REASON
-from filewheel.scheduling.call import MSGPACK, pack_call
+from filewheel.scheduling.call import pack_call
 from filewheel.scheduling.handler import Handler
 from filewheel.scheduling.runners.processes import Processes
 from filewheel.scheduling.runners.runner import Call, Outcome
+from filewheel.values import MSGPACK
 from tests.conftest import assert_whole
 from tests.scheduling import process_targets as targets
 from tests.scheduling.stage import counted, dead_letters, waiting
@@ -124,7 +125,7 @@ def test_when_a_runner_of_processes_is_quiet_what_waits_for_a_process_is_not_beg
     runner = Processes(1, lambda call: True, outcomes.put, SYSTEM_CLOCK, "unused")
 
     def start(number: int) -> None:
-        payload = pack_call([str(tmp_path), number], {})
+        payload = pack_call([str(tmp_path), number], {})[0]
         message = Message(MessageId(an_id(5, number)), payload, "hold", {ARGS: MSGPACK})
         runner.start(Call(Handler.plain("hold", targets.hold), [message], SYSTEM_CLOCK.now_us()))
 

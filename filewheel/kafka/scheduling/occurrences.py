@@ -17,7 +17,6 @@ from filewheel.message import ARGS, KEY, SCHEDULE, US_PER_S, Message
 from filewheel.schedules.definition import ASTRAY_US, schedule_of
 from filewheel.schedules.occurrences import Now, Occurrences
 from filewheel.schedules.recurrence import next_due
-from filewheel.scheduling.call import MSGPACK
 from filewheel.scheduling.schedule import Schedule
 
 UNDECLARED_US = 60 * US_PER_S
@@ -77,5 +76,6 @@ def _next(schedule: Schedule, us: int, now_us: int) -> Message | None:
 
 def _occurrence(schedule: Schedule, due_us: int, now_us: int) -> Message:
     definition = schedule.definition
-    headers = {ARGS: MSGPACK, SCHEDULE: definition.header(), KEY: definition.key}
-    return Message(MINT.id_at(due_us), schedule.payload(), schedule.handler, headers, 0, now_us)
+    payload, how = schedule.packed()
+    headers = {ARGS: how, SCHEDULE: definition.header(), KEY: definition.key}
+    return Message(MINT.id_at(due_us), payload, schedule.handler, headers, 0, now_us)

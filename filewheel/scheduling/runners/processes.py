@@ -19,6 +19,7 @@ from filewheel.errors import BadArgument
 from filewheel.format.record import pack_message, unpack_put
 from filewheel.message import MessageId
 from filewheel.runs.run import Place
+from filewheel.scheduling.arguments import Codec
 from filewheel.scheduling.around import Hook, target_of
 from filewheel.scheduling.failure import Failure, killed
 from filewheel.scheduling.handler import Handler
@@ -33,11 +34,13 @@ TARGET = "filewheel.scheduling.runners.processes:serve"
 
 def check_reachable(handler: Handler[..., Any], hooks: Sequence[Hook]) -> None:
     """Raise BadArgument when another process could not import this handler, or a hook around it."""
-    for function in (handler.function, *hooks):
+    codec = handler.sender.codec
+    for function in (handler.function, *hooks, *filter(None, (codec.encode, codec.decode))):
         qualname = getattr(function, "__qualname__", "<unknown>")
         if "<" not in qualname:
             continue
         what = f"the hook {qualname}" if function in hooks else qualname
+        what = what if function not in (codec.encode, codec.decode) else f"{qualname} of encode= or decode="
         raise BadArgument(
             f"{handler.name!r} cannot run in a process: {what} is not at the top level of a module",
             hint='move it to the top level, or use where="thread"',
@@ -49,27 +52,33 @@ def request_of(call: Call, wheel: str) -> bytes:
     function = call.handler.function
     (message,) = call.messages
     hooks = [target_of(hook) for hook in call.hooks]
+    codec = call.handler.sender.codec
+    decode = None if codec.decode is None else target_of(codec.decode)
+    encode = None if codec.encode is None else target_of(codec.encode)
     packed: bytes = msgpack.packb(
         [function.__module__, function.__qualname__, call.handler.name, pack_message(message), call.started_us, wheel,
-         hooks]
+         hooks, encode, decode]
     )  # fmt: skip
     return packed
 
 
 @functools.cache
-def _handler(module: str, qualname: str, name: str) -> Handler[..., Any]:
+def _handler(module: str, qualname: str, name: str, encode: str | None, decode: str | None) -> Handler[..., Any]:
     """In the process: return the handler. It is cached, because making it takes longer than calling it."""
     if module == "__main__":
         # multiprocessing imports the started script under this other name, so that its `main` does not run again.
         module = "__mp_main__" if "__mp_main__" in sys.modules else module
     found: Any = resolve(f"{module}:{qualname}")
-    return found if isinstance(found, Handler) else Handler.plain(name, found)
+    if isinstance(found, Handler):
+        return found
+    codec = Codec(None if encode is None else resolve(encode), None if decode is None else resolve(decode))
+    return Handler.plain(name, found, codec)
 
 
 def serve(request: bytes) -> bytes:
     """In the process: call the handler, and return the packed outcome."""
-    module, qualname, name, put, started_us, wheel, targets = msgpack.unpackb(request)
-    handler = _handler(module, qualname, name)
+    module, qualname, name, put, started_us, wheel, targets, encode, decode = msgpack.unpackb(request)
+    handler = _handler(module, qualname, name, encode, decode)
     hooks = [resolve(target) for target in targets]
     outcome = run(Call(handler, [unpack_put(put)], started_us, hooks), SYSTEM_CLOCK, wheel)
     failure = outcome.failures[0] if outcome.failures else None

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,13 +19,14 @@ from filewheel.env import Clock
 from filewheel.errors import Damaged
 from filewheel.message import ARGS, DEADLINE, SKIP_LATE, TIMEOUT, Message
 from filewheel.runs.run import Kill, Place
+from filewheel.scheduling.arguments import Unfit
 from filewheel.scheduling.around import Hook, surrounded
-from filewheel.scheduling.call import unpack_call
 from filewheel.scheduling.failure import Failure, storable
 from filewheel.scheduling.handler import Handler
 from filewheel.scheduling.job import EMPTY_OUTBOX, Job, Outbox, enter, leave
 from filewheel.scheduling.options import Policy
 from filewheel.scheduling.own_terms import timeout_of
+from filewheel.values import unpack_call
 
 _TRACE_LENGTH = 8000
 _PIECE_CHARS = 1200
@@ -139,9 +141,13 @@ def jobs_of(call: Call, clock: Clock, wheel: str) -> list[Job | Failure]:
                 continue
         try:
             args, kwargs = unpack_call(message.payload, headers.get(ARGS))
+            if call.handler.parameters is not None:
+                args, kwargs = call.handler.parameters.convert(args, kwargs)
             made.append(Job(message, message.topic, args, kwargs, now_us, wheel))
         except Damaged as exc:
             made.append(Failure(exc.what, gives_up=True))
+        except Unfit as exc:
+            made.append(replace(Failure.of(exc.__cause__ or exc, trace_of(exc)), text=storable(str(exc))))
     return made
 
 

@@ -31,4 +31,10 @@ MUTANTS: list[Mutant] = [
       "tests/test_dead.py::test_one_that_is_being_revived_is_left_and_one_that_was_is_not_dropped"),
     m("old-dead-unlooked", "V1", gives("set(free)"), "a dead letter that was revived a moment ago is not reported as dropped",
       "tests/test_dead.py::test_one_that_is_revived_between_the_look_and_the_lock_lives"),
+    m("odd-key-stored", "J", NEVER, "a dict whose key could not be read again is refused when it is stored",
+      "tests/test_values.py::test_what_cannot_come_back_is_refused_when_it_is_stored"),
+    m("deep-value-stored", "J", NEVER, "a value that is nested too deeply is refused when it is stored",
+      "tests/test_values.py::test_a_value_that_is_nested_too_deeply_or_holds_itself_is_refused"),
+    m("tag-forged", "J", NEVER, "a map of the user does not look like a tag",
+      "tests/test_values.py::test_the_bytes_are_those_of_the_page"),
 ]  # fmt: skip

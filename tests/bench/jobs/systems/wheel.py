@@ -12,7 +12,8 @@ from pathlib import Path
 
 from filewheel import Job, Scheduler
 from filewheel.message import ARGS
-from filewheel.scheduling.call import MSGPACK, pack_call
+from filewheel.scheduling.call import pack_call
+from filewheel.values import MSGPACK
 from tests.bench.jobs.job import call
 from tests.bench.jobs.limited import AT_ONCE, WARMING, Case
 from tests.bench.jobs.system import System
@@ -51,7 +52,7 @@ class Wheels(System):
         for start in range(0, len(dues_us), _BATCH):
             some = dues_us[start : start + _BATCH]
             self.scheduler.wheel.enqueue_many(
-                [pack_call([due], {}) for due in some], at=[due / 1e6 for due in some],
+                [pack_call([due], {})[0] for due in some], at=[due / 1e6 for due in some],
                 topic=_NAME, headers={ARGS: MSGPACK},
             )  # fmt: skip
         self.scheduler.wheel.close()
@@ -87,7 +88,7 @@ class Wheels(System):
         return time.perf_counter() - begun_s
 
     def _enqueue_limited(self, count: int) -> None:
-        payloads = [pack_call([n], {}) for n in range(count)]
+        payloads = [pack_call([n], {})[0] for n in range(count)]
         self.scheduler.wheel.enqueue_many(payloads, topic=_LIMITED, headers={ARGS: MSGPACK})
 
     def _wait(self, count: int) -> None:
