@@ -11,7 +11,7 @@ import pytest
 
 from filewheel import Keeper, MessageId, Settlement, Wheel
 from tests.cli_support import Fw, Terminal, finish, on_terminal, stopped
-from tests.support import eventually
+from tests.support import FakeClock, eventually
 
 
 @pytest.fixture
@@ -178,6 +178,17 @@ def test_an_interrupt_leaves_what_was_printed_done_and_the_rest_untouched(fw: Fw
     assert set(lines) <= alive  # a portion may be done whose ids were not printed any more
     assert len(alive) + dead == count
     assert len(alive) - len(lines) <= 1000
+
+
+def test_one_that_died_by_a_clock_that_was_ahead_is_listed_and_revived(fw: Fw) -> None:
+    clock = FakeClock()
+    clock.step(10 * 365 * 86_400)
+    with Wheel(fw.wheel, clock=clock) as wheel, Keeper(fw.wheel, clock=clock, background=False) as keeper:
+        wheel.enqueue(b"", topic="ahead")
+        keeper.bury(keeper.claim()[0], reason="no")
+    assert topics(fw) == ["ahead"]
+    assert topics(fw, "--older", "0s") == []
+    assert len(fw("dead", "revive", "--all", "--yes", "--in", "1h").lines) == 1
 
 
 @pytest.mark.parametrize("verb", ["run", "work"])

@@ -1,7 +1,8 @@
 """`dead`: the dead letters, listed, revived and dropped, by topic, age and error.
 
 `revive` and `drop` work in portions, each of them a commit whose ids are printed when it is durable: an interrupted
-command has done exactly what it printed. A dead letter that dies while the command runs is not touched.
+command has done exactly what it printed. A dead letter that dies while the command runs is not touched: one snapshot
+serves the question and the action.
 Invariant: a dead letter that could not be revived stays, and stderr names it with the reason.
 """
 
@@ -48,9 +49,9 @@ class Which:
         return self != Which()
 
     def find(self, snapshot: Snapshot, now_us: int) -> Iterator[Message]:
-        """Yield the dead letters of before `now_us` that fit."""
+        """Yield the dead letters that fit; without `--older` also those of a clock that was ahead."""
         after = None if self.newer_us is None else to_datetime(max(0, now_us - self.newer_us))
-        before = to_datetime(max(0, now_us - (self.older_us or 0)))
+        before = None if self.older_us is None else to_datetime(max(0, now_us - self.older_us))
         found = snapshot.dead(after=after, before=before, topic=self.topic, error=self.error)
         return islice(found, self.limit)
 
@@ -250,13 +251,12 @@ def _portions(out: Output, verb: str, wheel: Wheel, chosen: _Chosen) -> Iterator
         yield from chunks(ids, _AT_ONCE)
         return
     which = chosen.which
-    if not chosen.yes:
-        with wheel.snapshot() as snapshot:
+    with wheel.snapshot() as snapshot:  # one for the question and the action: the same dead letters
+        if not chosen.yes:
             number = sum(1 for _ in which.find(snapshot, chosen.now_us))
-        fit = " that fit" if chosen.which else ""
-        if number and not out.ask(f"{verb.title()} {count(number, 'dead letter')}{fit} in {out.dir}?", yes=False):
-            raise Failure("failed", f"nothing was {verb}{'d' if verb == 'revive' else 'ped'}")
-    with wheel.snapshot() as snapshot:
+            fit = " that fit" if which else ""
+            if number and not out.ask(f"{verb.title()} {count(number, 'dead letter')}{fit} in {out.dir}?", yes=False):
+                raise Failure("failed", f"nothing was {verb}{'d' if verb == 'revive' else 'ped'}")
         found = (message.id for message in which.find(snapshot, chosen.now_us))
         while some := list(islice(found, _AT_ONCE)):
             yield some
