@@ -26,9 +26,10 @@ def args_of(on_stage: Stage, topic: str) -> list[int]:
 
 def fill(scheduler: Scheduler, name: str, count: int, delay_s: float = 0) -> None:
     """Enqueue calls of a handler by number."""
-    from filewheel.scheduling.call import MSGPACK, pack_call
+    from filewheel.scheduling.call import pack_call
+    from filewheel.values import MSGPACK
 
-    payloads = [pack_call([n], {}) for n in range(count)]
+    payloads = [pack_call([n], {})[0] for n in range(count)]
     scheduler.wheel.enqueue_many(payloads, topic=name, delay=delay_s, headers={"filewheel.args": MSGPACK}, sync="never")
 
 
