@@ -152,6 +152,11 @@ class Commands:
             if (process := self._live.get(id_)) is not None:
                 _kill(process, signal.SIGKILL)
 
+    @property
+    def is_aborted(self) -> bool:
+        """Whether `abort` was called: a command that failed since may have been killed by it."""
+        return self._aborted
+
     def abort(self) -> None:
         """Kill all running commands, and start no more."""
         with self._lock:

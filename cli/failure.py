@@ -81,7 +81,7 @@ _CODES = {
     "no-keeper": NO_KEEPER,
     "stuck": STUCK,
     "late": LATE,
-    "full": FULL,
+    "nearly-full": FULL,
     "backups": BACKUPS,
     "unkillable": UNKILLABLE,
     "timed-out": TIMED_OUT,

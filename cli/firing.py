@@ -319,6 +319,8 @@ class CommandRunner:
         started_us = self._keeper.now_us()
         reason, stderr = self.commands.run(message, late_ms(message))
         kill = self._kills.pop(message.id, None)
+        if reason and self.commands.is_aborted:  # it stays claimed: it fires again at once, and as the same attempt
+            return "aborted"
         if reason:
             return self._fail(message, started_us, reason, stderr, kill)
         if self._occurrences.recurs(message):

@@ -299,7 +299,7 @@ def test_a_backup_that_cannot_be_written_needs_no_second_replicator(
     wheels: Set, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheels.add()
-    monkeypatch.setattr("cli.show.members.os.access", lambda path, mode: path != str(wheels.b.wheel))
+    monkeypatch.setattr("filewheel.live.backups.os.access", lambda path, mode: path != str(wheels.b.wheel))
     listed = wheels.a("backup", "list", "--no-json", code=3)
     assert f"{wheels.b.wheel}: it cannot be written" in listed.err
     assert f"make {wheels.b.wheel} writable" in listed.err

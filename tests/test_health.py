@@ -347,7 +347,7 @@ def test_the_worst_trouble_makes_the_exit_code_and_all_are_in_the_json(fw: Fw) -
     fw.enqueue("--at", "2001-01-01T00:00Z", "x")
     found = fw("health", "--min-free", "9999999G", code=20)
     (fields,) = found.json
-    assert [check["kind"] for check in fields["checks"] if not check["ok"]] == ["no-keeper", "late", "full"]
+    assert [check["kind"] for check in fields["checks"] if not check["ok"]] == ["no-keeper", "late", "nearly-full"]
     assert (fields["healthy"], fields["kind"]) == (False, "no-keeper")
     assert fields["lag_s"] > 7e8
     assert "Try: start `filewheel run`" in found.err

@@ -168,7 +168,7 @@ def test_the_header_of_a_message_that_was_printed_is_its_key(wheel: Wheel) -> No
         ({"on_conflict": "replace"}, BadArgument),
         ({"on_conflict": "nonsense"}, BadArgument),
         ({"key": "x", "topic": "t" * 256}, TooLarge),
-        ({"key": "x", "headers": {str(i): "" for i in range(64)}}, TooLarge),
+        ({"key": "x", "headers": {str(i): "" for i in range(65)}}, TooLarge),
     ],
 )
 def test_what_cannot_be_a_key_is_an_argument_error_and_nothing_is_done(

@@ -82,6 +82,6 @@ def _hint(out: Output, worst: Check) -> str | None:
         "damaged": "`filewheel verify` names each place",
         "stuck": "restart its service; under systemd WatchdogSec= does that",
         "late": "`filewheel inspect list` shows what waits",
-        "full": "free some space, or move the wheel",
+        "nearly-full": "free some space, or move the wheel",
         "backups": "`filewheel backup list`",
     }.get(worst.kind)

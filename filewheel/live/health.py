@@ -45,7 +45,7 @@ class Check:
     """"role", "files", "paused", "keeper", "alive", "lag", "room", "backups"."""
     kind: str
     """The empty string when all is well; else the kind of trouble: "fenced", "damaged", "no-keeper", "stuck", "late",
-    "full", "backups"."""
+    "nearly-full", "backups"."""
     text: str
     """The answer, for people."""
 
@@ -240,7 +240,7 @@ def _room(directory: Directory, min_free_bytes: int) -> Check:
     free = directory.disk.free_bytes()
     text = f"{free / (1 << 20):,.0f} MiB are free on its disk"
     if free < min_free_bytes:  # mutant: full-is-healthy
-        return Check("room", "full", text)
+        return Check("room", "nearly-full", text)
     return Check("room", "", text)
 
 

@@ -18,6 +18,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
+from filewheel.checks import shown
 from filewheel.errors import BadArgument
 from filewheel.values import Encode
 
@@ -43,7 +44,7 @@ class Codec:
         for name in ("encode", "decode"):
             function = getattr(self, name)
             if function is not None and not callable(function):
-                raise BadArgument(f"{name} is a function, not {function!r}")
+                raise BadArgument(f"{name} is a function, not {shown(function)}")
 
 
 PLAIN = Codec()

@@ -110,16 +110,7 @@ class Scheduler(Definitions):
         check_flag("tracebacks", tracebacks)
         check_keep_dead(keep_dead_s)
         self._limits = Limits(
-            threads,
-            processes,
-            in_flight,
-            catch_up_per_s,
-            unknown,
-            on_jump,
-            tracebacks,
-            keep_dead_s,
-            history,
-            pools,
+            threads, processes, in_flight, catch_up_per_s, unknown, on_jump, tracebacks, keep_dead_s, history, pools
         )
         self._opener = WheelOpener(self._path, create=check_flag("create", create), sync=sync, env=env)
         self._env = env

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from filewheel import BadArgument, Message
 from filewheel.message import US_PER_S
+from filewheel.scheduling.arguments import PLAIN
 from filewheel.scheduling.handler import Handler, Terms
 from filewheel.scheduling.lanes import Bucket, Lane
 from filewheel.scheduling.options import Options
@@ -22,7 +24,7 @@ NOW = 1_000 * US_PER_S
 def lane(slots: int | None = None, waiting_max: int = 100, **terms: Any) -> Lane:
     made = Terms(concurrency=slots, **terms)
     made.check()
-    handler = Handler("h", lambda: None, made, None, Options())  # type: ignore[arg-type]
+    handler = Handler("h", lambda: None, made, SimpleNamespace(codec=PLAIN), Options())  # type: ignore[arg-type]
     return Lane(handler, slots, waiting_max, NOW, Pool[Lane]("thread", None))
 
 

@@ -6,12 +6,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from filewheel import Event, Retry, Scheduler, current_job
 from filewheel.env import SYSTEM_CLOCK
 from filewheel.message import REASON
+from filewheel.scheduling.arguments import PLAIN
 from filewheel.scheduling.handler import Handler, Terms
 from filewheel.scheduling.options import Options
 from filewheel.scheduling.runners.runner import Call, Outcome
@@ -181,7 +183,7 @@ def test_a_pool_keeps_its_size_whatever_is_given_up_and_whatever_ends_later() ->
     def call(function: Callable[[], object]) -> Call:
         from filewheel import Message
 
-        handler = Handler("h", lambda raw: function(), Terms(), None, Options())  # type: ignore[arg-type]
+        handler = Handler("h", lambda raw: function(), Terms(), SimpleNamespace(codec=PLAIN), Options())  # type: ignore[arg-type]
         return Call(handler, [Message(an_id(5), b"")], 0)
 
     def hang() -> None:
