@@ -448,5 +448,6 @@ def test_a_wheel_with_published_metrics_is_kept_and_used_as_any_other(wheel_dir:
 def test_the_page_explains_each_metric_in_the_words_of_its_help() -> None:
     page = (REPO / "docs" / "observability.md").read_text().replace("`", "")
     helps = {f"{event}_total": text for event, text in EVENTS.items()} | {f"{t}_seconds": x for t, x in TIMES.items()}
-    for name, text in helps.items():
+    for name, help_ in helps.items():
+        text = help_.replace("`", "")
         assert f"| filewheel_{name} | {text[0].lower()}{text[1:].rstrip('.')} |" in page

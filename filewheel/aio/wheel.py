@@ -453,13 +453,9 @@ class AsyncWheel:
         if any(k.is_used for k in self._keepers):
             raise BadArgument("this wheel's keeper is open already", hint="use that one, or close it first")
         keeper = self._make_keeper(
-            wait=wait,
-            on_jump=on_jump,
-            flush_interval_s=flush_interval_s,
-            keep_dead_s=keep_dead_s,
-            budget=budget,
+            wait=wait, on_jump=on_jump, flush_interval_s=flush_interval_s, keep_dead_s=keep_dead_s, budget=budget,
             history=history,
-        )
+        )  # fmt: skip
         self._keepers = [*(k for k in self._keepers if not k.is_closed), keeper]
         return keeper
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from filewheel import Member, MemberStatus, Roster, Scheduler, SetStatus, Stats
 from filewheel.live.backups import set_gauges
+from filewheel.lookup.overdue import Overdue
 from filewheel.message import to_datetime
 from filewheel.metrics import disk_gauges, gauge, together
 from filewheel.metrics.metrics import EVENTS, PREFIX, TIMES, Metrics
@@ -31,7 +32,7 @@ def groups() -> dict[str, list[Family]]:
     member = Member("/mnt/b.wheel", "b" * 32, "ship", "current")
     roster = Roster("5" * 32, 1, "primary", "/a.wheel", "a" * 32, (member,))
     status = SetStatus(roster, "/a.wheel", [MemberStatus(member, True, 0, 0, 0.0, True)])
-    on_disk = disk_gauges(Stats(next_due=to_datetime(_NOW_US)), 0, _NOW_US)
+    on_disk = disk_gauges(Stats(next_due=to_datetime(_NOW_US)), Overdue(_NOW_US), _NOW_US)
     metrics = Metrics()
     metrics.reserve(["mail"])
     for event in EVENTS:

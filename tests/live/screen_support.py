@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 _PART = re.compile(r"\x1b\[(\?)?([0-9;]*)([A-Za-z])|([^\x1b\r\n]+)|(\n)|(\r)|(\x1b)")
+_BEGUN = re.compile(r"\x1b(\[[?0-9;]*)?$")
+"""An escape whose end is not read yet."""
 
 
 class Seen:
@@ -18,7 +20,7 @@ class Seen:
         self.styles: set[str] = set()
         """The colours and weights that were used."""
         row = 0
-        for private, numbers, command, text, newline, carriage, stray in _PART.findall(output):
+        for private, numbers, command, text, newline, carriage, stray in _PART.findall(_BEGUN.sub("", output)):
             assert not stray, "an escape that no terminal knows"
             if text:
                 self.lines[row] += text
