@@ -126,7 +126,7 @@ def test_the_sweep_has_every_public_call() -> None:
     assert public(AsyncWheel) == CALLS.keys() | {"flush"} | ONLY_ASYNC | (OTHER - {"notes"})
     rest = {"directory", "pid", "now_us", "holds", "may_begin", "unbegin", "give_back", "has_passed_over", "close",
             "check_may_fire", "on_flush", "observer", "unwritten", "next_due", "wake", "wait", "batches",
-            "set_worker", "stalled_s", "on_dead_dropped"}  # fmt: skip
+            "set_worker", "stalled_s", "on_dead_dropped", "paused", "is_drained", "check_drained"}  # fmt: skip
     assert public(Keeper) - rest == FIRING.keys()
 
 
