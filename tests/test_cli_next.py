@@ -114,7 +114,7 @@ def test_a_cancel_that_ends_a_schedule_says_so_and_run_does_not_recommend_it(fw:
     [
         ("list", "`filewheel inspect list`"),
         ("statz", "`filewheel stats`"),
-        ("schedule", "`filewheel inspect schedules`"),
+        ("schedules", "`filewheel inspect schedules`"),
     ],
 )
 def test_a_command_that_there_is_not_leads_to_the_ones_like_it(typed: str, meant: str) -> None:
@@ -133,11 +133,11 @@ def test_init_where_a_wheel_is_fails_with_1_and_names_the_command_that_shows_it(
     assert f"`filewheel -C {fw.wheel} inspect`" in fw("init", code=1).err
 
 
-def test_a_cancel_that_came_late_says_what_becomes_of_the_message_and_recommends_nothing(fw: Fw) -> None:
+def test_a_cancel_that_came_late_says_what_becomes_of_the_message_and_recommends_a_kill(fw: Fw) -> None:
     fw.enqueue("--in", "0", "x")
     with Keeper(fw.wheel) as keeper:
         (message,) = keeper.claim()
         error = fw("cancel", message.id, "--json", code=7).error
         keeper.ack(message)
     assert "goes on to its end" in error["message"]
-    assert error["hint"] is None
+    assert error["hint"] == f"`filewheel kill {message.id}` ends it"

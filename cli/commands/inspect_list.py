@@ -62,8 +62,8 @@ def command(
 ) -> None:
     """List what is pending, in firing order.
 
-    STATE is "waiting", "claimed" by the keeper while it waits to begin, or since when it runs, and on which try:
-    `filewheel kill ID` ends that.
+    STATE is how far off the due time is, "paused", "claimed" by the keeper until it begins, or since when it runs and
+    on which try: `filewheel kill ID` ends that.
 
     Times are local on a terminal, UTC in JSON. If a file is damaged, the list has the readable messages, and the exit
     code is 12.
@@ -141,9 +141,7 @@ def print_table(
         if dead:
             columns = [Column("ID"), Column("DIED"), Column("TOPIC", 16), Column("REASON", 30), Column("BODY", 200)]
         else:
-            columns = [
-                Column("ID"), Column("DUE"), Column(""), Column("STATE", 24), Column("TOPIC", 16), Column("BODY", 200),
-            ]  # fmt: skip
+            columns = [Column("ID"), Column("DUE"), Column("STATE", 24), Column("TOPIC", 16), Column("BODY", 200)]
         if with_key:
             columns.insert(-1, Column("KEY", 24))
         out.table(columns, rows)
@@ -160,6 +158,6 @@ def _row(message: Message, running: Running, now_us: int, with_key: bool, pauses
         return str(message.id), short_time(message.died_us, now_us), message.topic, message.reason or "", *end
     due_us = message.due_us
     state = state_words(message, running, now_us)
-    if state == "waiting" and pauses.of(message):
-        state = "paused"
-    return str(message.id), short_time(due_us, now_us), away(due_us - now_us), state, message.topic, *end
+    if state == "waiting":
+        state = "paused" if pauses.of(message) else away(due_us - now_us)
+    return str(message.id), short_time(due_us, now_us), state, message.topic, *end

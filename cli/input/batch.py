@@ -26,7 +26,10 @@ _PORTION_ROWS = 10_000
 _PORTION_BYTES = 4 << 20
 _OWN_KEYS = frozenset({"payload", "payload_b64", "in", "at", "due_us", "topic", "headers", "key", "args"})
 # The output of `run`, `dump` and `inspect list` can be enqueued again; these keys are ignored.
-_MESSAGE_KEYS = frozenset({"id", "due", "attempt", "enqueued_us", "root", "dead", "died", "late_ms", "size"})
+_MESSAGE_KEYS = frozenset({
+    "id", "due", "attempt", "enqueued_us", "root", "dead", "died", "late_ms", "size", "state", "paused_by",
+    "running_since", "running_since_us", "where", "thread", "pid",
+})  # fmt: skip
 
 
 class Row(NamedTuple):

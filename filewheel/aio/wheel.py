@@ -386,14 +386,9 @@ class AsyncWheel:
     kill = kill
 
     async def list(
-        self,
-        *,
-        after: At | None = None,
-        before: At | None = None,
-        topic: str | None = None,
-        limit: int | None = None,
+        self, *, after: At | None = None, before: At | None = None, topic: str | None = None, limit: int | None = None,
         dead: bool = False,
-    ) -> AsyncGenerator[Message, None]:
+    ) -> AsyncGenerator[Message, None]:  # fmt: skip
         """Yield pending messages in firing order (see Wheel.list), read in chunks of a few hundred."""
         begin = partial(Wheel.list, after=after, before=before, topic=topic, limit=limit, dead=dead)
         async with contextlib.aclosing(self._read_each(begin)) as found:
