@@ -25,13 +25,12 @@ from filewheel.checks import check_number, check_whole
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, Closed
-from filewheel.firing.cancelled import Cancelled
 from filewheel.format.settings import Sync
 from filewheel.message import MessageId
 from filewheel.metrics.metrics import Metrics
-from filewheel.reader import given
 from filewheel.runs.history import KEPT
 from filewheel.schedules.definition import When
+from filewheel.scheduling.aio_waiting import AsyncWaiting
 from filewheel.scheduling.arguments import Decode
 from filewheel.scheduling.call import new_call, transaction_of
 from filewheel.scheduling.definitions import H, HandlerOptions, ScheduleOptions, check_known, shows
@@ -60,7 +59,7 @@ def _aside(
     return update_wrapper(call, method)
 
 
-class AsyncScheduler(Sender[Soon]):
+class AsyncScheduler(Sender[Soon], AsyncWaiting):
     """A Scheduler for one event loop: the loop that starts it, or that first enqueues.
 
     Use it in an `async with`, which fires in the background, or await `run`. `stop_s` is the time that running calls
@@ -100,6 +99,7 @@ class AsyncScheduler(Sender[Soon]):
         """The scheduler for code that cannot await: handlers in threads and processes, scripts. It shares everything
         except the event loop; only the AsyncScheduler starts and stops it."""
         super().__init__(self.blocking._handlers, self.blocking.codec)
+        self._telemetry = self.blocking._telemetry
         self._stop_s = check_number("stop_s", stop_s, least=0)
         check_whole("waiting_max", waiting_max)
         self._clock = env.clock
@@ -207,19 +207,8 @@ class AsyncScheduler(Sender[Soon]):
         id_ = await wheel.enqueue(
             call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
         )
-        self.blocking._telemetry.enqueued(name, id_)
+        self._telemetry.enqueued(name, id_)
         return id_
-
-    async def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> Cancelled:
-        """Cancel a call by its id or its key; return whether it was stopped in time, had begun, or was not found.
-
-        The result is true when it was pending. A call that has begun continues, and is not retried.
-        """
-        wheel = await self._opened()
-        done = await wheel.cancel(**given(id_, key))
-        if done:
-            self.blocking._telemetry.cancelled(None if id_ is None else MessageId.parse(id_), done)
-        return done
 
     schedule = _aside(Scheduler.schedule)
     schedules = _aside(Scheduler.schedules)
@@ -243,7 +232,7 @@ class AsyncScheduler(Sender[Soon]):
                     await self._aside(self.blocking._opener.prepare)
                     wheel = self._prepare()
                     await wheel.open()
-                    wheel.on_flush(self.blocking._telemetry.flushed)
+                    wheel.on_flush(self._telemetry.flushed)
                     self._wheel = wheel
         return self._wheel
 

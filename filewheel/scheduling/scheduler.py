@@ -21,7 +21,6 @@ from filewheel.checks import check_choice, check_flag, check_keep_dead, check_nu
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, KeyHeld
-from filewheel.firing.cancelled import Cancelled
 from filewheel.format.pauses import Pause, check_schedule
 from filewheel.format.settings import Sync, check_sync
 from filewheel.message import US_PER_S, MessageId
@@ -45,6 +44,7 @@ from filewheel.scheduling.pools import read_pools
 from filewheel.scheduling.runners.child import preparing
 from filewheel.scheduling.schedule import Schedule
 from filewheel.scheduling.signals import signals, until_signal
+from filewheel.scheduling.waiting import Waiting
 from filewheel.values import Encode
 from filewheel.wheel import Wheel
 
@@ -53,7 +53,7 @@ log = logging.getLogger("filewheel.scheduling")
 STOP_S = 30.0
 
 
-class Scheduler(Definitions):
+class Scheduler(Definitions, Waiting):
     """Calls handlers when their messages are due. Thread-safe. Any number of processes share one wheel; one fires.
 
     Defining a scheduler opens nothing. A missing wheel is made at `path` when it is first needed, and the first enqueue
@@ -196,18 +196,6 @@ class Scheduler(Definitions):
         )
         self._telemetry.enqueued(name, id_)
         return id_
-
-    def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> Cancelled:
-        """Cancel a call by its id or its key; return whether it was stopped in time, had begun, or was not found.
-
-        The result is true when it was pending. A call that has begun continues, and is not retried.
-        """
-        if (id_ is None) == (key is None):
-            raise BadArgument("give an id or a key")
-        done = self.wheel.cancel(id_) if id_ is not None else self.wheel.cancel(key=key or "")
-        if done:
-            self._telemetry.cancelled(None if id_ is None else MessageId.parse(id_), done)
-        return done
 
     # -- recurring work at run time ----------------------------------------------------------------------------
 

@@ -516,6 +516,10 @@ Refusal = Callable[[KafkaScheduler], object]
         ("unschedule", lambda s: s.unschedule("x")),
         ("cancel", lambda s: s.cancel("01")),
         ("drain", lambda s: s.drain()),
+        ("list", lambda s: s.list("email")),
+        ("get", lambda s: s.get(key="k")),
+        ("reschedule", lambda s: s.reschedule(key="k", delay=5)),
+        ("cancel_all", lambda s: s.cancel_all("email")),
         ("wheel", lambda s: s.wheel),
     ],
 )

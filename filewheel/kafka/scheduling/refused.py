@@ -6,9 +6,12 @@ Invariant: whatever is not refused means the same as in the embedded scheduler, 
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from filewheel.errors import BadArgument
 from filewheel.scheduling.options import Options
 
+_UNLISTED = ("the calls that wait are in the nodes of the delay service", "`filewheel kafka inspect` on a node")
 REASONS: dict[str, tuple[str, str]] = {
     "concurrency": ("it would hold for one worker, not for all of them", "limit the threads of each worker"),
     "rate_per_s": ("it would hold for one worker, not for all of them", "give the handler a rate of its own"),
@@ -33,6 +36,10 @@ REASONS: dict[str, tuple[str, str]] = {
         "KafkaScheduler(exactly_once=True), or enqueue outside of the block",
     ),
     "drain": ("what is due is not known without a delay service", "run(), or a Scheduler on a wheel in tests"),
+    "list": _UNLISTED,
+    "get": _UNLISTED,
+    "reschedule": _UNLISTED,
+    "cancel_all": _UNLISTED,
     "wheel": ("there is no wheel here", "`filewheel kafka inspect` on a node of the delay service"),
 }
 """What is refused → why, and what to do instead."""
@@ -54,3 +61,23 @@ def check_options(options: Options, *, keyed: bool) -> None:
         raise refused("key")
     if options.key is not None and options.on_conflict != "replace":
         raise refused("on_conflict")
+
+
+class Unlisted:
+    """The part of a scheduler that reads and changes what waits: refused."""
+
+    def list(self, *args: object, **options: object) -> NoReturn:
+        """Refuse: what waits is in the nodes."""
+        raise refused("list")
+
+    def get(self, *args: object, **options: object) -> NoReturn:
+        """Refuse: what waits is in the nodes."""
+        raise refused("get")
+
+    def reschedule(self, *args: object, **options: object) -> NoReturn:
+        """Refuse: what waits is in the nodes."""
+        raise refused("reschedule")
+
+    def cancel_all(self, *args: object, **options: object) -> NoReturn:
+        """Refuse: what waits is in the nodes."""
+        raise refused("cancel_all")

@@ -24,7 +24,7 @@ from filewheel.kafka.scheduling.call import SERVICE_PREFIXES, CallTopics, cancel
 from filewheel.kafka.scheduling.engine import KafkaEngine
 from filewheel.kafka.scheduling.keeper import CallKeeper
 from filewheel.kafka.scheduling.occurrences import KafkaOccurrences
-from filewheel.kafka.scheduling.refused import check_options, refused
+from filewheel.kafka.scheduling.refused import Unlisted, check_options, refused
 from filewheel.kafka.scheduling.transport import CallTransport
 from filewheel.kafka.topics import TopicReport, make_call_topics
 from filewheel.message import MessageId
@@ -42,7 +42,7 @@ from filewheel.scheduling.scheduler import STOP_S
 from filewheel.scheduling.signals import signals, until_signal
 
 
-class KafkaScheduler(Definitions):
+class KafkaScheduler(Definitions, Unlisted):
     """Calls handlers on any number of machines, through a delay service on Kafka. Thread-safe.
 
     `topic` is the delay topic of a running service (`filewheel kafka run`), `calls` the topic that workers read; dead
