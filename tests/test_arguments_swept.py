@@ -188,6 +188,7 @@ def test_a_scheduler_raises_only_errors_of_the_library(wheel_dir: Path) -> None:
             scheduler.wait_until_keeper,
         ):
             words_of(partial(call, value))
+    sweep(known.map, {"calls": [1]})
     sweep(scheduler.list, {})
     sweep(scheduler.get, {"id_": ""})
     sweep(scheduler.reschedule, {"id_": "", "delay": 5})

@@ -11,7 +11,7 @@ def test_a_batch_handler_is_enqueued_with_arguments_of_its_own_and_called_with_j
     check(
         tmp_path,
         """
-from filewheel import AsyncScheduler, Job, Scheduler
+from filewheel import AsyncScheduler, Ids, Job, MessageId, Scheduler
 
 scheduler = Scheduler("w")
 loop = AsyncScheduler("w")
@@ -39,6 +39,9 @@ async def many_async(jobs: list[Job]) -> None: ...
 
 
 many.enqueue(3)
+ids: Ids = one.map([1, 2], delay=[0, 5], keys=["a", None])
+ids = many.options(timeout_s=5).map([(1, 2)], kwargs={"to": "ann"})
+wrong: MessageId = one.map([1, 2])  # wrong: assignment
 many.options(key="k").after(5, to="ann")
 recurring.enqueue()
 one.enqueue(3)
@@ -47,6 +50,8 @@ one.enqueue("3")  # wrong: arg-type
 
 async def main() -> None:
     await many_async.enqueue(3, to="ann")
+    ids: Ids = await many_async.map([1, 2])
+    ids = many_async.map([1, 2])  # wrong: assignment
 """,
     )
 

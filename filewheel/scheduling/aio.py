@@ -25,11 +25,13 @@ from filewheel.checks import check_number, check_whole
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, Closed
+from filewheel.format.ids import Ids
 from filewheel.format.settings import Sync
 from filewheel.message import MessageId
 from filewheel.metrics.metrics import Metrics
 from filewheel.runs.history import KEPT
 from filewheel.schedules.definition import When
+from filewheel.scheduling import bulk
 from filewheel.scheduling.aio_waiting import AsyncWaiting
 from filewheel.scheduling.arguments import Decode
 from filewheel.scheduling.call import new_call, transaction_of
@@ -209,6 +211,21 @@ class AsyncScheduler(Sender[Soon], AsyncWaiting):
         )
         self._telemetry.enqueued(name, id_)
         return id_
+
+    async def send_many(self, name: str, rows: Sequence[bulk.Row], options: Options, columns: bulk.Columns) -> Ids:
+        """Enqueue calls together, within the caller's open transaction if there is one."""
+        calls = bulk.new_calls(name, rows, options, columns, self.codec.encode)
+        wheel = await self._opened()
+        self.blocking._opener.warn_if_made()
+        transaction = transaction_of(self.path)
+        if transaction is not None:
+            held = {key: await wheel.get(key=key) for key in calls.rejects}
+            messages = calls.messages(self._clock.now_us(), held, wheel.payload_bytes_max)
+            transaction.add_all(messages, replaces=columns.on_conflict == "replace")
+            return Ids(b"".join(message.id for message in messages))
+        ids = await wheel.enqueue_many(calls.payloads, sync=options.sync, **calls.arguments)
+        self._telemetry.enqueued_all(name, ids)
+        return ids
 
     schedule = _aside(Scheduler.schedule)
     schedules = _aside(Scheduler.schedules)

@@ -111,14 +111,19 @@ def new_call(
     if not name:
         raise BadArgument("a call names its handler")
     check_callable(name)
-    headers = options.stored()
+    headers = traced(options.stored())
     payload, headers[names.ARGS] = pack_call(args, kwargs, encode)
-    job = present_job()
-    if job is not None and names.TRACEPARENT in job.headers:
-        headers.setdefault(names.TRACEPARENT, job.headers[names.TRACEPARENT])
     has_key = options.key is not None or options.on_conflict != "reject"
     unique = {"key": options.key, "on_conflict": options.on_conflict} if has_key else {}
     return NewCall(name, payload, headers, unique)
+
+
+def traced(headers: dict[str, str]) -> dict[str, str]:
+    """Let a call that is enqueued continue the trace of the running job; return its headers."""
+    job = present_job()
+    if job is not None and names.TRACEPARENT in job.headers:
+        headers.setdefault(names.TRACEPARENT, job.headers[names.TRACEPARENT])
+    return headers
 
 
 def transaction_of(path: str) -> Transaction | None:

@@ -163,8 +163,8 @@ class Events:
 class Telemetry:
     """Counts, times, logs and emits the changes of messages.
 
-    All methods but `enqueued`, `cancelled`, `flushed` and `dead_dropped` are called in the dispatcher's thread.
-    Lateness and run times are collected until `record` counts them at once.
+    All methods but `enqueued`, `enqueued_all`, `cancelled`, `flushed` and `dead_dropped` are called in the dispatcher's
+    thread. Lateness and run times are collected until `record` counts them at once.
     """
 
     def __init__(self, metrics: Metrics, events: Events) -> None:
@@ -183,6 +183,14 @@ class Telemetry:
         self.metrics.count("enqueued", handler)
         if self.events.wants("enqueued"):
             self.events.emit("enqueued", handler, MessageId(message_id), due_us=due_of(message_id))
+
+    def enqueued_all(self, handler: str, ids: Sequence[MessageId]) -> None:
+        """Report calls that were enqueued together, but for those that were there already."""
+        new = [id_ for id_ in ids if not id_.kept]
+        self.metrics.count("enqueued", handler, len(new))
+        if self.events.wants("enqueued"):
+            for id_ in new:
+                self.events.emit("enqueued", handler, id_, due_us=due_of(id_))
 
     def cancelled(self, message_id: MessageId | None, outcome: Cancelled) -> None:
         """Report a message that was cancelled."""

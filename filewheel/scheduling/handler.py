@@ -10,17 +10,19 @@ from __future__ import annotations
 import functools
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args, overload
 
 from filewheel.checks import check_choice, check_number, check_whole, shown
 from filewheel.errors import BadArgument
+from filewheel.format.ids import Ids
 from filewheel.format.limits import check_topic
 from filewheel.format.settings import Sync
 from filewheel.message import MessageId
 from filewheel.scheduling.arguments import PLAIN, Codec, Parameters
 from filewheel.scheduling.around import Hooks
+from filewheel.scheduling.bulk import Columns, Kwargs, Row, in_call, rows_of
 from filewheel.scheduling.call import ANY, check_call
 from filewheel.scheduling.failure import Retry
 from filewheel.scheduling.options import At, Delay, OnConflict, Options
@@ -51,6 +53,10 @@ class Sender(ABC, Generic[Sent]):
         *, delay: Delay | None = None, at: At | None = None,
     ) -> Sent:  # fmt: skip
         """Enqueue a call by name."""
+
+    @abstractmethod
+    def send_many(self, name: str, rows: Sequence[Row], options: Options, columns: Columns) -> Any:
+        """Enqueue calls by name, as one commit; return their Ids, or a coroutine that does."""
 
     def enqueue(
         self,
@@ -148,6 +154,54 @@ class Bound(Generic[P, Sent]):
         at_us(time)
         self.check(args, kwargs)
         return self.sender.send(self._name, args, kwargs, self._options, at=time)
+
+    @overload
+    def map(
+        self: Bound[P, MessageId],
+        calls: Iterable[Any],
+        *,
+        kwargs: Kwargs | None = None,
+        delay: Delay | Sequence[Delay] | None = None,
+        at: At | Sequence[At] | None = None,
+        keys: Sequence[str | None] | None = None,
+        on_conflict: OnConflict = "reject",
+    ) -> Ids: ...
+    @overload
+    def map(
+        self: Bound[P, Soon],
+        calls: Iterable[Any],
+        *,
+        kwargs: Kwargs | None = None,
+        delay: Delay | Sequence[Delay] | None = None,
+        at: At | Sequence[At] | None = None,
+        keys: Sequence[str | None] | None = None,
+        on_conflict: OnConflict = "reject",
+    ) -> Coroutine[Any, Any, Ids]: ...
+    def map(
+        self,
+        calls: Iterable[Any],
+        *,
+        kwargs: Kwargs | None = None,
+        delay: Delay | Sequence[Delay] | None = None,
+        at: At | Sequence[At] | None = None,
+        keys: Sequence[str | None] | None = None,
+        on_conflict: OnConflict = "reject",
+    ) -> Any:
+        """Enqueue many calls in one commit, all or none; return their ids, in order.
+
+        Each of `calls` has the arguments of one call: a tuple its positional ones, anything else the only one. `kwargs`
+        (by name), `delay` and `at` are one value for all, or a list with one for each. `keys` has a unique key or None
+        for each. If a key is held, "reject" raises KeyHeld, "keep" returns the id of the holder, "replace" cancels the
+        holder. Every call is checked before one is written. More than 8 MiB are several commits.
+
+        Raises BadArgument, TooLarge, KeyHeld, and the errors of Wheel.enqueue_many.
+        """
+        rows = rows_of(calls, kwargs)
+        for at_, (args, named) in enumerate(rows):
+            with in_call(at_):
+                check_call(args, named)
+                self.check(args, named)
+        return self.sender.send_many(self._name, rows, self._options, Columns(delay, at, keys, on_conflict))
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise BadArgument for arguments that the function does not take: at the enqueue, not at the call."""
@@ -318,7 +372,15 @@ class _Refuser(Sender[MessageId]):
         *, delay: Delay | None = None, at: At | None = None,
     ) -> MessageId:  # fmt: skip
         """Refuse."""
-        raise BadArgument(f"{name!r} cannot be enqueued here", hint="enqueue it through its scheduler")
+        raise self._refusal(name)
+
+    def send_many(self, name: str, rows: Sequence[Row], options: Options, columns: Columns) -> Any:
+        """Refuse."""
+        raise self._refusal(name)
+
+    @staticmethod
+    def _refusal(name: str) -> BadArgument:
+        return BadArgument(f"{name!r} cannot be enqueued here", hint="enqueue it through its scheduler")
 
 
 def where_of(function: Callable[..., Any], where: Where | None) -> Where:

@@ -8,7 +8,7 @@ Invariant: the messages of a transaction are written if its block and the handle
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
@@ -53,18 +53,23 @@ class Transaction:
 
     def add(self, message: Message, *, replaces: bool = False) -> MessageId:
         """Collect a message; return its id. With `replaces` it takes its key from the holder at that time."""
+        self.add_all([message], replaces=replaces)
+        return message.id
+
+    def add_all(self, messages: Sequence[Message], *, replaces: bool = False) -> None:
+        """Collect messages: all of them, or none."""
         if not self.is_open:
             raise Closed("this transaction has ended", hint="enqueue inside of its `with` block")
-        self._bytes += len(message.payload)
-        if self._bytes > BYTES_MAX:
+        size = self._bytes + sum(len(message.payload) for message in messages)
+        if size > BYTES_MAX:  # mutant: map-over-the-limit
             raise TooLarge(
                 f"the payloads of this transaction have more than {BYTES_MAX >> 20} MiB; it is written as one frame",
                 hint="enqueue smaller payloads, or some of them outside of the block",
             )
-        self.puts.messages.append(message)
+        self._bytes = size
+        self.puts.messages += messages
         if replaces:
-            self.puts.replaces.append(message.id)
-        return message.id
+            self.puts.replaces += (message.id for message in messages)
 
 
 class Job:

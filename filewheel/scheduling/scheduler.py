@@ -21,6 +21,7 @@ from filewheel.checks import check_choice, check_flag, check_keep_dead, check_nu
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, KeyHeld
+from filewheel.format.ids import Ids
 from filewheel.format.pauses import Pause, check_schedule
 from filewheel.format.settings import Sync, check_sync
 from filewheel.message import US_PER_S, MessageId
@@ -33,6 +34,7 @@ from filewheel.schedules.definition import Options as ScheduleTerms
 from filewheel.schedules.occurrences import Occurrences
 from filewheel.schedules.recurrence import Missed
 from filewheel.scheduling.arguments import Codec, Decode
+from filewheel.scheduling.bulk import Columns, Row, new_calls
 from filewheel.scheduling.call import new_call, transaction_of
 from filewheel.scheduling.definitions import Definitions
 from filewheel.scheduling.engine import Engine, Limits, State
@@ -196,6 +198,21 @@ class Scheduler(Definitions, Waiting):
         )
         self._telemetry.enqueued(name, id_)
         return id_
+
+    def send_many(self, name: str, rows: Sequence[Row], options: Options, columns: Columns) -> Ids:
+        """Enqueue calls together, within the caller's open transaction if there is one."""
+        calls = new_calls(name, rows, options, columns, self.codec.encode)
+        wheel = self.wheel
+        self._opener.warn_if_made()
+        transaction = transaction_of(self._path)
+        if transaction is not None:
+            held = {key: wheel.get(key=key) for key in calls.rejects}
+            messages = calls.messages(self._clock.now_us(), held, wheel.payload_bytes_max)
+            transaction.add_all(messages, replaces=columns.on_conflict == "replace")
+            return Ids(b"".join(message.id for message in messages))
+        ids = wheel.enqueue_many(calls.payloads, sync=options.sync, **calls.arguments)
+        self._telemetry.enqueued_all(name, ids)
+        return ids
 
     # -- recurring work at run time ----------------------------------------------------------------------------
 

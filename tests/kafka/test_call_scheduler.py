@@ -516,6 +516,7 @@ Refusal = Callable[[KafkaScheduler], object]
         ("unschedule", lambda s: s.unschedule("x")),
         ("cancel", lambda s: s.cancel("01")),
         ("drain", lambda s: s.drain()),
+        ("map", lambda s: s.on("some")(print).map(["ann", "bob"])),
         ("list", lambda s: s.list("email")),
         ("get", lambda s: s.get(key="k")),
         ("reschedule", lambda s: s.reschedule(key="k", delay=5)),

@@ -36,6 +36,7 @@ REASONS: dict[str, tuple[str, str]] = {
         "KafkaScheduler(exactly_once=True), or enqueue outside of the block",
     ),
     "drain": ("what is due is not known without a delay service", "run(), or a Scheduler on a wheel in tests"),
+    "map": ("many records are not one write", "enqueue each call"),
     "list": _UNLISTED,
     "get": _UNLISTED,
     "reschedule": _UNLISTED,

@@ -30,6 +30,7 @@ from filewheel.kafka.topics import TopicReport, make_call_topics
 from filewheel.message import MessageId
 from filewheel.metrics.metrics import Metrics
 from filewheel.schedules.definition import When
+from filewheel.scheduling import bulk
 from filewheel.scheduling.call import new_call, transaction_of
 from filewheel.scheduling.definitions import Definitions, HandlerOptions, ScheduleOptions, shows
 from filewheel.scheduling.engine import Limits
@@ -179,6 +180,10 @@ class KafkaScheduler(Definitions, Unlisted):
         self._opened().send(record_of(message, self.topics, now_us))
         self._telemetry.enqueued(name, message.id)
         return message.id
+
+    def send_many(self, name: str, rows: Sequence[bulk.Row], options: Options, columns: bulk.Columns) -> NoReturn:
+        """Refuse: many records are not one write."""
+        raise refused("map")
 
     def cancel(self, id_: object = None, *, key: str | None = None) -> None:
         """Cancel the waiting call with a key, if there is one. A call that is due by now runs.

@@ -185,4 +185,10 @@ MUTANTS: list[Mutant] = [
       "tests/scheduling/test_waiting.py::test_cancel_all_cancels_what_waits_for_a_handler_and_leaves_schedules_dead_letters_and_others"),
     m("cancel-all-of-nobody", "J", NEVER, "cancel_all without a name cancels nothing",
       "tests/scheduling/test_waiting.py::test_cancel_all_without_a_name_is_refused_and_cancels_nothing"),
+    m("map-uneven", "J", NEVER, "a map with fewer times than calls enqueues none",
+      "tests/scheduling/test_map.py::test_what_is_wrong_in_one_call_enqueues_none"),
+    m("map-key-twice", "J", NEVER, "of two calls of a map with one key neither is enqueued",
+      "tests/scheduling/test_map.py::test_two_calls_with_one_key_are_refused_and_none_is_enqueued[True]"),
+    m("map-over-the-limit", "J", NEVER, "calls of a map that are too large for a transaction are refused",
+      "tests/scheduling/test_map.py::test_in_a_transaction_a_held_key_and_too_many_bytes_add_none_of_the_calls"),
 ]  # fmt: skip
