@@ -58,7 +58,7 @@ def test_for_people_each_view_says_what_is_paused_since_when_and_why(fw: Fw) -> 
     text = fw("--no-json", "inspect").out
     assert "paused       the wheel, since 2" in text
     assert "ago: up\\x1b[2Jgrade" in text
-    assert "1 message is due, and fire after the resume" in text
+    assert "1 due message fires after the resume" in text
     assert "overdue" not in text
     assert "`filewheel run`" not in text
     assert "paused          the wheel" in fw("--no-json", "stats").out

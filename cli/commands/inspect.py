@@ -193,7 +193,7 @@ def _paused_lines(pauses: Pauses | None, due: Overdue) -> list[str]:
     """Return a line for each pause, and one for the due messages that they hold."""
     lines = pause_rows(pauses, due.now_us)
     if due.paused:
-        lines.append(count(due.paused, "message is", "messages are") + " due, and fire after the resume")
+        lines.append(count(due.paused, "due message fires", "due messages fire") + " after the resume")
     return lines
 
 

@@ -10,7 +10,7 @@ import click
 from filewheel import Message, Pauses, Running
 
 from .. import times
-from ..failure import check_damage
+from ..failure import SCHEDULE_PREFIX, check_damage
 from ..input.params import DURATION, TIME, When
 from ..show.calls import call_text, message_fields
 from ..show.output import Column, Output
@@ -136,7 +136,7 @@ def print_table(
     running = running if running is not None else Running()
     shown = 0
     while some := list(islice(messages, _TABLE_ROWS)):
-        with_key = any(m.key is not None for m in some)
+        with_key = any(_key_of(m) for m in some)
         rows = [_row(m, running, now_us, with_key, pauses) for m in some]
         if dead:
             columns = [Column("ID"), Column("DIED"), Column("TOPIC", 16), Column("REASON", 30), Column("BODY", 200)]
@@ -153,7 +153,7 @@ def _row(message: Message, running: Running, now_us: int, with_key: bool, pauses
     call = call_text(message)
     end: tuple[str, ...] = (show_bytes(message.payload[:_SHOWN_BYTES]) if call is None else call[:_SHOWN_BYTES],)
     if with_key:
-        end = (message.key or "", *end)
+        end = (_key_of(message), *end)
     if message.died_us is not None:
         return str(message.id), short_time(message.died_us, now_us), message.topic, message.reason or "", *end
     due_us = message.due_us
@@ -161,3 +161,9 @@ def _row(message: Message, running: Running, now_us: int, with_key: bool, pauses
     if state == "waiting":
         state = "paused" if pauses.of(message) else away(due_us - now_us)
     return str(message.id), short_time(due_us, now_us), state, message.topic, *end
+
+
+def _key_of(message: Message) -> str:
+    """Return the key that a person gave; an occurrence of a schedule has one that `schedule list` stands for."""
+    key = message.key or ""
+    return "" if key.startswith(SCHEDULE_PREFIX) else key
