@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from filewheel import Ended, Message, Run
 from filewheel.live.ahead import views
-from filewheel.timespec import at_us
 
 from ..show.calls import call_text, when_of
 from ..show.output import Output
@@ -34,7 +32,7 @@ class Shown:
 
     chosen: int = 0
     line: str = ""
-    """A question, a report, or what is typed; in the place of the keys."""
+    """A question, a report, or what is typed; in the place of the keys. Not made safe yet."""
     whole: Sequence[str] | None = None
     """The lines of one message, in the place of the lists."""
 
@@ -47,7 +45,8 @@ def frame(out: Output, sight: Sight, shown: Shown, columns: int, rows: int, now_
         return clip(text, width, dots)
 
     lines = head(out, sight, columns, now_us)[: max(1, rows - 4)]
-    foot = [out.style(cut(shown.line or HELP), bold=bool(shown.line), dim=not shown.line)]
+    line = safe(shown.line)
+    foot = [out.style(cut(line or HELP), bold=bool(shown.line), dim=not shown.line)]
     if shown.whole is not None:
         return _padded(lines[:1] + [cut(line) for line in shown.whole], rows - 1) + foot
     lines += picture(out, sight, columns, rows - len(lines) - len(foot) - _LEAST_ROWS - 1, now_us)
@@ -87,10 +86,8 @@ def _pending(live: dict[str, Any], now_us: int) -> str:
 
 
 def _next(live: dict[str, Any], now_us: int) -> str:
-    text = live["stats"]["next_due"]
-    if text is None:
-        return ""
-    return f", next {away(at_us(datetime.fromisoformat(text)) - now_us)}"
+    next_us = (live["turning"] or {}).get("next_us")
+    return "" if next_us is None else f", next {away(next_us - now_us)}"
 
 
 def _keeper(live: dict[str, Any]) -> str:
@@ -194,8 +191,12 @@ def items(out: Output, sight: Sight, shown: Shown, columns: int, room: int, now_
     topic = f"  topic {safe(wanted.topic)}" if wanted.topic else ""
     page = "  (not the first page)" if wanted.after is not None else ""
     lines = [out.style(clip(f"{names}{topic}{page}", columns, dots), bold=True)]
+    runs = {
+        run["id"] for run in ((sight.live or {}).get("running") or {"runs": ()})["runs"] if run["state"] == "running"
+    }
     for n, item in enumerate(sight.items[:room]):
-        row = clip(f"{'>' if n == shown.chosen else ' '} {row_text(item, columns, now_us)}", columns, dots)
+        text = row_text(item, columns, now_us, runs=isinstance(item, Message) and str(item.id) in runs)
+        row = clip(f"{'>' if n == shown.chosen else ' '} {text}", columns, dots)
         lines.append(out.style(row, bold=n == shown.chosen))
     if not sight.items and sight.live is not None:
         lines.append(out.style(clip(_nothing(sight), columns, dots), dim=True))
@@ -213,8 +214,8 @@ def _nothing(sight: Sight) -> str:
     return f"  {words[sight.wanted.name]}{fits}"
 
 
-def row_text(item: Item, columns: int, now_us: int) -> str:
-    """Return an item as a line, made safe."""
+def row_text(item: Item, columns: int, now_us: int, *, runs: bool = False) -> str:
+    """Return an item as a line, made safe; `runs` is of a message whose work has begun."""
     wide = columns >= 100
     topic = 24 if wide else 14
 
@@ -223,7 +224,7 @@ def row_text(item: Item, columns: int, now_us: int) -> str:
 
     if isinstance(item, Message):
         at = item.died_us if item.died_us is not None else item.due_us
-        when = f"{cell(short_time(at, now_us), 12)} {cell(away(at - now_us), 12)}"
+        when = f"{cell(short_time(at, now_us), 12)} {cell('runs' if runs else away(at - now_us), 12)}"
         call = call_text(item)
         body = show_bytes(item.payload[:_BODY_CHARS]) if call is None else call[:_BODY_CHARS]
         text = f"{item.reason}: {body}" if item.died_us is not None else body

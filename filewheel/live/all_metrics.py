@@ -42,6 +42,6 @@ def overdue(view: WheelView) -> Overdue:
     if stats.paused:
         return view.wheel().overdue(now_us / US_PER_S)
     turning = view.turning().value
-    count = view.ahead().value.overdue if turning.has_more_overdue else turning.overdue
+    count = view.ahead().value.overdue if turning.has_more_overdue else turning.overdue + turning.begun
     next_us = None if stats.next_due is None else at_us(stats.next_due)
     return Overdue(now_us, count, next_us if next_us is not None and next_us <= now_us else None)

@@ -14,7 +14,6 @@ from filewheel.live.run_fields import running_fields
 from filewheel.live.stats_fields import stats_fields
 from filewheel.live.wheel_view import WheelView
 from filewheel.message import US_PER_S
-from filewheel.timespec import at_us
 from filewheel.tools.dump import iso
 
 T = TypeVar("T")
@@ -51,14 +50,13 @@ def live_fields(view: WheelView) -> dict[str, Any]:
     running = parts.read("running", view.running)
     backups = parts.read("backups", view.backups)
     now_us = view.now_us()
-    next_us = None if stats is None or stats.value.next_due is None else at_us(stats.value.next_due)
     counts = None if stats is None else stats_fields(stats.value) | {"age_s": stats.age_us(now_us) / US_PER_S}
     return {
         "now": iso(now_us),
         "now_us": now_us,
         "wheel": view.path,
         "stats": counts,
-        "lag_s": 0 if next_us is None else max(0, now_us - next_us) / US_PER_S,
+        "lag_s": None if turning is None else turning.value.lag_us / US_PER_S,
         "turning": None if turning is None else turning.value.to_json(),
         "rates": None if rates is None else rates.to_json(),
         "running": None if running is None else running_fields(running.value, now_us, RUNS_SHOWN),

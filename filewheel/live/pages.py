@@ -22,6 +22,7 @@ from filewheel.laps.window import Budget
 from filewheel.live.message_fields import row_fields
 from filewheel.lookup.snapshot import DEAD_FLOOR, WALK_BUDGET, Snapshot
 from filewheel.message import ID_END, ID_MIN, US_PER_S, Message, MessageId, due_of, id_after, id_floor
+from filewheel.runs.run import Running
 from filewheel.tools.dump import iso
 from filewheel.wheel import Wheel
 
@@ -88,11 +89,12 @@ class Page:
     damaged: int = 0
     """Damaged places that were met."""
 
-    def to_json(self, now_us: int) -> dict[str, Any]:
-        """Return all fields, the messages as rows."""
+    def to_json(self, now_us: int, running: Running) -> dict[str, Any]:
+        """Return all fields, the messages as rows, each with its state."""
+        rows = [row_fields(m) | ({} if m.is_dead else {"state": running.state_of(m.id)}) for m in self.messages]
         return {
             "now": iso(now_us),
-            "messages": [row_fields(message) for message in self.messages],
+            "messages": rows,
             "scanned": self.scanned,
             "next": None if self.next_id is None else str(self.next_id),
             "reached": None if self.reached_us is None else iso(self.reached_us),

@@ -168,9 +168,10 @@ class Chromium:
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=text, windowsVirtualKeyCode=code)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
-    def picture(self, path: Path, *, whole: bool = False) -> Path:
-        """Save what is shown as a PNG; with `whole`, the page to its end."""
-        found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+    def picture(self, path: Path, *, width: int, height: int, scale: float = 1) -> Path:
+        """Save the first part of the page as a PNG, in another scale."""
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": scale}
+        found = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(found["data"]))
         return path
 
@@ -194,7 +195,8 @@ class Chromium:
 
 if __name__ == "__main__":
     with Chromium() as one:
-        one.open(sys.argv[1], width=int(sys.argv[3]) if len(sys.argv) > 3 else 1200, is_dark="dark" in sys.argv)
+        columns = int(sys.argv[3]) if len(sys.argv) > 3 else 1200
+        one.open(sys.argv[1], width=columns, is_dark="dark" in sys.argv)
         time.sleep(2)
-        one.picture(Path(sys.argv[2]), whole="whole" in sys.argv)
+        one.picture(Path(sys.argv[2]), width=columns, height=900)
         print(one.complaints(), one.requests())

@@ -254,8 +254,24 @@ def test_messages_cannot_control_the_terminal(wheel_dir: Path, tops: Callable[..
             assert not {style for style in seen.styles if style.startswith(("3", "4", "9"))}
         if "PYTHONIOENCODING" in env:
             assert top.terminal.text.isascii()
+        top.press("n")  # the last x may have asked
         top.quit()
         assert len(ids) == 5
+
+
+def test_a_question_about_a_hostile_topic_cannot_control_the_terminal(
+    wheel_dir: Path, tops: Callable[..., Top]
+) -> None:
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue(b"x", delay=600, topic=HOSTILE[0])
+        top = tops(wheel_dir)
+        top.wait(lambda seen: any(line.startswith("> ") for line in seen.lines))
+        top.press("c")
+        seen = top.wait("Cancel 1 message?")
+        assert r"esc\x1b[2Jape" in seen.lines[-1]
+        assert "\x1b[2Jape" not in top.terminal.text
+        top.press("n")
+        top.quit()
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (40, 10), (200, 60), (64, 12), (20, 4)])

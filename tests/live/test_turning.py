@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import Wheel
+from filewheel import Keeper, Wheel
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.live import turning as module
 from filewheel.live.turning import LOOK_S, OVERDUE_MAX, SECONDS, turning
 from filewheel.message import US_PER_S
 from tests.cli_support import Fw
-from tests.support import START_US, FakeClock
+from tests.support import START_US, FakeClock, eventually
 
 
 @pytest.fixture
@@ -78,3 +79,69 @@ def test_a_second_with_too_many_messages_is_cut_and_says_so(wheel_dir: Path, mon
         assert found.is_cut
         assert 0 < sum(found.counts) < 1000
         assert found.to_json()["cut"] is True
+
+
+def test_what_has_begun_is_neither_overdue_nor_next(wheel_dir: Path) -> None:
+    with Wheel(wheel_dir) as wheel, Keeper(wheel_dir) as keeper:
+        wheel.enqueue(b"long", delay=-5)
+        batch = eventually(keeper.claim)
+        found = turning(wheel, SYSTEM_CLOCK)
+        assert (found.overdue, found.begun, found.lag_us, found.next_us) == (0, 1, 0, None)
+        waits = wheel.enqueue(b"waits", delay=-3)
+        found = turning(wheel, SYSTEM_CLOCK)
+        assert found.overdue == 1
+        assert found.next_us == waits.due_us
+        assert found.lag_us == found.now_us - waits.due_us
+        keeper.ack(batch)
+        keeper.ack(eventually(keeper.claim))
+
+
+def test_the_next_is_found_wherever_it_is(wheel_dir: Path, clock: FakeClock) -> None:
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        assert turning(wheel, clock).next_us is None
+        far = wheel.enqueue(b"far", delay=86_400 * 90)
+        assert turning(wheel, clock).next_us == far.due_us
+        near = wheel.enqueue(b"near", delay=7)
+        assert turning(wheel, clock).next_us == near.due_us
+        late = wheel.enqueue(b"late", delay=-7)
+        found = turning(wheel, clock)
+        assert found.next_us == late.due_us
+        assert found.lag_us == 7 * US_PER_S
+
+
+def test_what_is_paused_is_not_overdue_and_hides_nothing_that_is(
+    wheel_dir: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_DUE", module.Budget(records=10, bytes=1 << 20))
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue_many([b"x"] * 50, delay=-9, topic="mail")
+        other = wheel.enqueue(b"x", delay=-3, topic="report")
+        far = wheel.enqueue(b"x", delay=900, topic="mail")
+        wheel.pause(topic="mail")
+        found = turning(wheel, clock)
+        assert (found.overdue, found.paused, found.has_more_overdue) == (1, 50, False)
+        assert found.next_us == other.due_us
+        assert found.lag_us == 3 * US_PER_S
+        wheel.pause()
+        found = turning(wheel, clock)
+        assert (found.overdue, found.paused, found.lag_us) == (0, 51, 0)
+        assert found.next_us == far.due_us
+        wheel.resume(everything=True)
+        assert turning(wheel, clock).overdue == 51
+
+
+def test_so_many_paused_messages_are_counted_and_no_more(wheel_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hasty(FakeClock):
+        def steady_us(self) -> int:
+            self.run_us += round(LOOK_S * US_PER_S / 3)
+            return self.run_us
+
+    monkeypatch.setattr(module, "_DUE", module.Budget(records=10, bytes=1 << 20))
+    clock = Hasty()
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue_many([b"x"] * 1000, delay=[-n for n in range(1, 1001)], topic="mail")
+        wheel.pause(topic="mail")
+        found = turning(wheel, clock)
+        assert found.has_more_overdue
+        assert 0 < found.paused < 1000
+        assert found.overdue == 0

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import NoWheel, Scheduler, Wheel
+from filewheel import Keeper, NoWheel, Scheduler, Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.format import layout
+from filewheel.live import all_metrics
 from filewheel.live.overview import live_fields, overview_fields
 from filewheel.live.wheel_view import CHECK_S, WheelView
 from filewheel.message import SCHEDULE
@@ -18,7 +19,7 @@ from filewheel.metrics.metrics import Metrics
 from filewheel.metrics.published import publish
 from tests.cli_support import Fw
 from tests.conftest import assert_whole
-from tests.support import FakeClock
+from tests.support import FakeClock, eventually
 from tests.support_set import make_set
 
 
@@ -142,3 +143,12 @@ def test_a_backup_is_shown_as_one(tmp_path: Path) -> None:
     assert found["set"]["primary"] == str(primary)
     with WheelView(primary) as view:
         assert [one["path"] for one in live_fields(view)["set"]["backups"]] == [str(backup)]
+
+
+def test_the_metrics_count_what_runs_as_the_shell_does(wheel_dir: Path) -> None:
+    with Wheel(wheel_dir) as wheel, Keeper(wheel_dir) as keeper, WheelView(wheel_dir) as view:
+        wheel.enqueue(b"long", delay=-5)
+        batch = eventually(keeper.claim)
+        assert view.turning().value.overdue == 0
+        assert all_metrics.overdue(view).count == wheel.overdue().count == 1
+        keeper.ack(batch)

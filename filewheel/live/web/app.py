@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Env
-from filewheel.errors import BadArgument, FilewheelError, NotFound
+from filewheel.errors import BadArgument, Damaged, FilewheelError, NotFound
 from filewheel.live.acts import Act, perform, propose
 from filewheel.live.all_metrics import scrape
 from filewheel.live.backups import set_fields
@@ -38,6 +38,7 @@ from filewheel.live.web.reads import Reads
 from filewheel.live.web.stream import Streams
 from filewheel.live.wheel_view import WheelView
 from filewheel.message import US_PER_S, MessageId, to_datetime
+from filewheel.runs.run import Running
 from filewheel.timespec import at_us, parse_time
 
 log = logging.getLogger("filewheel.live.web")
@@ -166,7 +167,13 @@ class Page:
         exact = self._exact(found) if found and query.after is None else None
         if exact is not None:
             return {"exact": whole_fields(exact), **_NO_PAGE}
-        return {"exact": None, **self.view.page(query).to_json(self.view.now_us())}
+        return {"exact": None, **self.view.page(query).to_json(self.view.now_us(), self._runs())}
+
+    def _runs(self) -> Running:
+        """Return what runs; nothing where that cannot be read, which /api/running says."""
+        with contextlib.suppress(Damaged):
+            return self.view.running().value
+        return Running()
 
     def _exact(self, text: str) -> Any:
         """Return the message that this id or this key names."""
@@ -183,7 +190,7 @@ class Page:
         past = [ended_fields(ended) for ended in self.view.history(id_=id_, limit=_PAST_MAX)]
         if message is None and not past:
             raise NotFound(f"{id_} is not pending: it fired, was cancelled or moved", path=self.view.path)
-        running = self.view.running().value
+        running = self._runs()
         now_us = self.view.now_us()
         run = running.find(id_)
         return {

@@ -46,13 +46,13 @@ function runsWords(running) {
 
 function showTiles(live) {
   const s = live.stats;
-  const nextUs = s?.next_due ? Date.parse(s.next_due) * 1000 : null;
+  const nextUs = live.turning?.next_us ?? null;
   const keeper = !s ? "unknown" : s.keeper_up ? `process ${s.keeper_pid ?? "unknown"}` : "none running";
   const role = live.set?.role ?? "primary";
   const fires = role === "primary";
   const tiles = s ? [
     tile("Pending", number(s.pending), s.age_s > 2 ? `counted ${span(s.age_s)} ago` : ""),
-    ...(live.turning?.overdue ? [tile("Overdue", `${number(live.turning.overdue)}${live.turning.overdue_is_more ? " or more" : ""}`, `the first since ${span(live.lag_s)}`, live.lag_s > 60)] : []),
+    ...(live.turning?.overdue || live.turning?.overdue_is_more ? [tile("Overdue", `${number(live.turning.overdue)}${live.turning.overdue_is_more ? " or more" : ""}`, `the first since ${span(live.lag_s)}`, live.lag_s > 60)] : []),
     tile("Next due", nextUs === null ? "nothing" : moment(nextUs), nextUs === null ? "" : away((nextUs - server.now()) / 1e6), live.lag_s > 60),
     tile("Keeper", keeper, s.keeper_up ? (s.keeper_namespace ? "of another pid namespace" : "") : fires ? "nothing fires" : `a ${role} fires nothing`, !s.keeper_up && fires && s.pending > 0),
     ...(live.running ? [tile("Runs now", number(live.running.running), runsWords(live.running), live.running.stale)] : []),

@@ -23,7 +23,9 @@ function messageRows(messages, dead, again) {
     const at = dead ? m.died_us : m.due_us;
     const more = [m.key ? el("span", { class: "dim" }, " key ", text(m.key)) : null, m.schedule ? el("span", { class: "dim" }, " schedule ", text(m.schedule)) : null];
     const about = dead ? [text(m.reason ?? ""), el("br"), el("span", { class: "dim" }, text(m.text))] : [text(m.text), ...more];
-    return [when(at), text(m.topic || "(none)"), about, el("span", {}, link(m.id), " ", ...buttons(m, again))];
+    const state = dead ? "" : m.paused_by?.length ? "paused" : m.state === "running" ? "runs" : m.state === "claimed" ? m.state : "";
+    const time = state ? el("span", {}, when(at), " ", el("strong", {}, state)) : when(at);
+    return [time, text(m.topic || "(none)"), about, el("span", {}, link(m.id), " ", ...buttons(m, again))];
   });
 }
 
