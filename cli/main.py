@@ -56,6 +56,7 @@ VERBS = (
     "timers",
     "demo",
     "bench",
+    "doctor",
     "completion",
     "man",
 )

@@ -75,6 +75,7 @@ def _populated(where: Path) -> Fw:
 COMMANDS = [
     "inspect", "inspect list", "inspect list --dead", "inspect schedules", "inspect journal", "inspect slot {id}",
     "inspect journal {writer}", "stats", "verify", "repair --dry-run", "backup list", "diff {other} .",
+    "doctor --verify",
     "when 0~9~*~*~mon-fri --tz America/Argentina/Buenos_Aires",
 ]  # fmt: skip
 

@@ -1,9 +1,10 @@
 """Tools for a whole wheel: verify and repair, dump and diff, and the records of its files.
 
-A program imports each tool from its module. This module exports the directory that verify, repair and dissect take, and
-the type of a path's file system.
+A program imports each tool from its module. This module exports the directory that verify, repair and dissect take, the
+type of a path's file system, and whether the inner loops are those in C.
 """
 
 from filewheel.disk.directory import NETWORK_TYPES, Directory, file_system_type, open_directory
+from filewheel.native.compiled import COMPILED
 
-__all__ = ["NETWORK_TYPES", "Directory", "file_system_type", "open_directory"]
+__all__ = ["COMPILED", "NETWORK_TYPES", "Directory", "file_system_type", "open_directory"]
