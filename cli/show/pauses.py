@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from typing import Any
 
-from filewheel import Damaged, Message, Pause, Pauses, Wheel
+from filewheel import Damaged, Pause, Pauses, Wheel
 from filewheel.live.pause_fields import all_fields as all_fields
+from filewheel.live.pause_fields import held_fields as held_fields
 from filewheel.live.pause_fields import pause_fields as pause_fields
 
 from .. import times
@@ -45,12 +45,6 @@ def pause_rows(pauses: Pauses | None, now_us: int) -> list[str]:
         return ["unknown: paused.json is damaged, and no keeper starts; `filewheel repair`"]
     rows = [pause_text(pause, now_us) for pause in list(pauses)[:_ROWS]]
     return rows if len(pauses) <= _ROWS else [*rows, f"and {len(pauses) - _ROWS} more; --json has them all"]
-
-
-def held_fields(message: Message, pauses: Pauses) -> dict[str, Any]:
-    """Return the JSON field of a message that is paused: the pauses that hold it."""
-    held = pauses.of(message)
-    return {"paused_by": [str(pause) for pause in held]} if held else {}
 
 
 def resume_command(pause: Pause) -> str:

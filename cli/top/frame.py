@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from filewheel import Ended, Message, Run
+from filewheel import Ended, Message, Pause, Run
 from filewheel.live.ahead import views
 
 from ..show.calls import call_text, when_of
 from ..show.output import Output
+from ..show.pauses import pause_text
 from ..show.picture import draw_view
 from ..show.text import away, clip, count, pad, safe, short_time, show_bytes, span
 from ..times import US_PER_S
@@ -21,9 +22,11 @@ from .looker import LISTS, Item, Sight
 
 _ROLES = {"bar": ("cyan", False, False), "axis": (None, False, True), "title": (None, True, False)}
 _BODY_CHARS = 400
+_NAMED = 3
+"""So many pauses are named in the head."""
 _LEAST_ROWS = 5
 """The list has at least so many rows."""
-HELP = "enter show  c cancel  f fire  k kill  r revive  x delete  / topic  tab list  q end"
+HELP = "enter show  c cancel  f fire  k kill  r revive  x delete  p pause  / topic  q end"
 
 
 @dataclass
@@ -120,6 +123,11 @@ def rates_text(rates: dict[str, Any] | None) -> str:
 def _second(live: dict[str, Any]) -> list[str]:
     """Return a line of what an operator has to see; none when there is nothing."""
     parts = []
+    if live["paused"]:
+        names = [str(Pause(pause["what"], pause["name"])) for pause in live["paused"]]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        waits = (live["turning"] or {}).get("overdue_paused")
+        parts.append(f"PAUSED {', '.join(names[:_NAMED])}{more}{f' ({waits:,} due)' if waits else ''}")
     turning, stats, running = live["turning"], live["stats"], live["running"]
     if turning is not None and turning["overdue"]:
         more = "+" if turning["overdue_is_more"] else ""
@@ -195,7 +203,10 @@ def items(out: Output, sight: Sight, shown: Shown, columns: int, room: int, now_
         run["id"] for run in ((sight.live or {}).get("running") or {"runs": ()})["runs"] if run["state"] == "running"
     }
     for n, item in enumerate(sight.items[:room]):
-        text = row_text(item, columns, now_us, runs=isinstance(item, Message) and str(item.id) in runs)
+        state = ""
+        if isinstance(item, Message) and not item.is_dead:
+            state = "runs" if str(item.id) in runs else "paused" if sight.pauses.of(item) else ""
+        text = row_text(item, columns, now_us, state)
         row = clip(f"{'>' if n == shown.chosen else ' '} {text}", columns, dots)
         lines.append(out.style(row, bold=n == shown.chosen))
     if not sight.items and sight.live is not None:
@@ -209,13 +220,13 @@ def _nothing(sight: Sight) -> str:
     fits = " that fits" if sight.wanted.topic else ""
     words = {
         "next": "nothing is pending", "dead": "no dead letters", "running": "nothing runs",
-        "ended": "no attempt has ended", "schedules": "no schedules",
+        "ended": "no attempt has ended", "schedules": "no schedules", "paused": "nothing is paused",
     }  # fmt: skip
     return f"  {words[sight.wanted.name]}{fits}"
 
 
-def row_text(item: Item, columns: int, now_us: int, *, runs: bool = False) -> str:
-    """Return an item as a line, made safe; `runs` is of a message whose work has begun."""
+def row_text(item: Item, columns: int, now_us: int, state: str = "") -> str:
+    """Return an item as a line, made safe; `state` is of a message that does more than wait for its due."""
     wide = columns >= 100
     topic = 24 if wide else 14
 
@@ -224,7 +235,7 @@ def row_text(item: Item, columns: int, now_us: int, *, runs: bool = False) -> st
 
     if isinstance(item, Message):
         at = item.died_us if item.died_us is not None else item.due_us
-        when = f"{cell(short_time(at, now_us), 12)} {cell('runs' if runs else away(at - now_us), 12)}"
+        when = f"{cell(short_time(at, now_us), 12)} {cell(state or away(at - now_us), 12)}"
         call = call_text(item)
         body = show_bytes(item.payload[:_BODY_CHARS]) if call is None else call[:_BODY_CHARS]
         text = f"{item.reason}: {body}" if item.died_us is not None else body
@@ -237,6 +248,8 @@ def row_text(item: Item, columns: int, now_us: int, *, runs: bool = False) -> st
         took = "" if item.took_us is None else span(item.took_us)
         first = f"{cell(away(item.ended_us - now_us), 12)} {cell(item.outcome, 9)} {cell(took, 9)}"
         return f"{first} {cell(item.topic or '(none)', topic)} {safe(item.error)}"
+    if isinstance(item, Pause):
+        return safe(pause_text(item, now_us))
     definition, message = item
     text, zone = when_of(definition.recurrence)
     when = f"{cell(short_time(message.due_us, now_us), 12)} {cell(away(message.due_us - now_us), 12)}"

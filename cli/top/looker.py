@@ -9,18 +9,18 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
-from filewheel import Ended, FilewheelError, Message, MessageId, Run, StoredSchedule
+from filewheel import Damaged, Ended, FilewheelError, Message, MessageId, Pause, Pauses, Run, StoredSchedule
 from filewheel.live.ahead import Ahead
 from filewheel.live.overview import live_fields
 from filewheel.live.pages import Query
 from filewheel.live.wheel_view import WheelView
 
-LISTS = ("next", "running", "dead", "ended", "schedules")
-Item = Message | Run | Ended | tuple[StoredSchedule, Message]
+LISTS = ("next", "running", "dead", "ended", "schedules", "paused")
+Item = Message | Run | Ended | Pause | tuple[StoredSchedule, Message]
 _TRIES = 8
 """A search that finds nothing goes on for so many scans, then shows how far it came."""
 
@@ -49,6 +49,8 @@ class Sight:
     searched_us: int | None = None
     """A search stopped here, with less than a page."""
     trouble: str = ""
+    pauses: Pauses = field(default_factory=Pauses)
+    """What is paused; nothing where that cannot be read, which is one of the troubles."""
     error: FilewheelError | None = field(default=None, compare=False)
 
 
@@ -111,7 +113,7 @@ def look(view: WheelView, wanted: Wanted) -> Sight:
         return Sight(wanted, error=exc, trouble=_words(exc))
     trouble = "; ".join(trouble["message"] for trouble in live["troubles"])
     try:
-        return _LOOKS[wanted.name](view, wanted, live, trouble)
+        return replace(_LOOKS[wanted.name](view, wanted, live, trouble), pauses=_pauses(view))
     except FilewheelError as exc:
         return Sight(wanted, live, error=exc, trouble=_words(exc))
 
@@ -149,10 +151,22 @@ def _schedules(view: WheelView, wanted: Wanted, live: dict[str, Any], trouble: s
     return Sight(wanted, live, view.ahead().value, found[: wanted.limit], trouble=trouble)
 
 
+def _paused(view: WheelView, wanted: Wanted, live: dict[str, Any], trouble: str) -> Sight:
+    found = [pause for pause in view.paused() if wanted.topic is None or pause.holds(wanted.topic, None)]
+    return Sight(wanted, live, view.ahead().value, found[: wanted.limit], trouble=trouble)
+
+
+def _pauses(view: WheelView) -> Pauses:
+    with contextlib.suppress(Damaged):
+        return view.paused()
+    return Pauses()
+
+
 _LOOKS: dict[str, Callable[[WheelView, Wanted, dict[str, Any], str], Sight]] = {
     "next": _messages,
     "dead": _messages,
     "running": _running,
     "ended": _ended,
     "schedules": _schedules,
+    "paused": _paused,
 }

@@ -9,16 +9,18 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from filewheel import FilewheelError, Message, MessageId
-from filewheel.live.acts import Act, Proposal, Verb, perform, propose
+from filewheel import FilewheelError, Message, MessageId, Pause
+from filewheel.live.acts import Act, Verb, perform, propose
+from filewheel.live.pausing import PauseAct, perform_pause, propose_pause
 from filewheel.live.wheel_view import WheelView
 
 from .. import times
 from ..show.output import Output
+from ..show.pauses import pause_text
 from ..signals import Quit
 from .frame import Shown, frame, head
 from .keys import Keyboard
-from .looker import LISTS, Looker, Wanted
+from .looker import LISTS, Item, Looker, Wanted
 from .screen import Screen
 from .whole import whole_lines
 
@@ -50,7 +52,8 @@ class Session:
         self._interval_s = interval_s
         self._shown = Shown()
         self._pages: list[MessageId | None] = [None]
-        self._question: Proposal | None = None
+        self._question: Callable[[], str] | None = None
+        """Does what was asked, and returns what to report."""
         self._typing: _Typing | None = None
         self._over = False
         self._looker: Looker
@@ -112,6 +115,8 @@ class Session:
             self._show()
         elif key in _VERBS:
             self._propose(_VERBS[key])
+        elif key in ("p", "P"):
+            self._propose_pause(whole=key == "P")
 
     def _type(self, key: str) -> None:
         assert self._typing is not None
@@ -147,17 +152,22 @@ class Session:
         self._shown.chosen = 0
         self._looker.want(replace(self._looker.wanted, after=self._pages[-1]))
 
+    def _item(self) -> Item | None:
+        sight = self._looker.sight
+        return sight.items[self._shown.chosen] if sight.wanted == self._looker.wanted and sight.items else None
+
     def _message(self) -> Message | None:
         """Return the chosen message; of a run or a schedule, the message behind it. Raises FilewheelError."""
-        sight = self._looker.sight
-        if sight.wanted != self._looker.wanted or not sight.items:
-            return None
-        item = sight.items[self._shown.chosen]
-        if isinstance(item, Message):
-            return item
+        item = self._item()
+        if item is None or isinstance(item, Pause | Message):
+            return item if isinstance(item, Message) else None
         return item[1] if isinstance(item, tuple) else self._view.message(item.id)
 
     def _show(self) -> None:
+        item = self._item()
+        if isinstance(item, Pause):
+            self._shown.line = pause_text(item, times.now_us())
+            return
         try:
             message = self._message()
         except FilewheelError as exc:
@@ -184,18 +194,47 @@ class Session:
         if not proposal.found:
             self._shown.line = f"{verb} is for {_FOR[verb]}, and this is none, or it is gone"
             return
-        self._question = proposal
+        self._question = lambda: perform(self._view.wheel(), proposal.act).text
         self._shown.line = f"{proposal.question} {proposal.found[0].topic or '(no topic)'}  y/n"
+
+    def _propose_pause(self, *, whole: bool) -> None:
+        """Ask whether to pause the topic or schedule of what is chosen, or the wheel; or to resume what holds it."""
+        try:
+            act = self._pause_act(Pause() if whole else self._item())
+            if act is None:
+                self._shown.line = "nothing is chosen; P is for the whole wheel"
+                return
+            proposal = propose_pause(self._view.wheel(), act)
+        except FilewheelError as exc:
+            self._shown.line = str(exc)
+            return
+        if proposal.is_needed:
+            self._question = lambda: perform_pause(self._view.wheel(), act).text
+        self._shown.line = proposal.question + ("  y/n" if proposal.is_needed else "")
+
+    def _pause_act(self, item: Item | None) -> PauseAct | None:
+        if item is None:
+            return None
+        pauses = self._view.paused()
+        if isinstance(item, Pause):
+            held = pauses.find(item)
+            return PauseAct("pause", item) if held is None and item.what == "wheel" else PauseAct("resume", item)
+        if isinstance(item, tuple):
+            made, holding = Pause("schedule", item[0].name), pauses.of(item[1])
+        else:
+            made = Pause("topic", item.topic)
+            holding = pauses.of(item) if isinstance(item, Message) else pauses.holding(item.topic)
+        return PauseAct("resume", holding[0]) if holding else PauseAct("pause", made)
 
     def _answer(self, key: str) -> None:
         """Act at a `y`; any other key means no."""
-        proposal, self._question = self._question, None
-        assert proposal is not None
+        do, self._question = self._question, None
+        assert do is not None
         if key not in ("y", "Y"):
             self._shown.line = "nothing was done"
             return
         try:
-            self._shown.line = perform(self._view.wheel(), proposal.act).text
+            self._shown.line = do()
         except FilewheelError as exc:
             self._shown.line = str(exc)
         self._looker.look_again()

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from filewheel.errors import FilewheelError
 from filewheel.live.backups import set_fields
+from filewheel.live.pause_fields import all_fields
 from filewheel.live.run_fields import running_fields
 from filewheel.live.stats_fields import stats_fields
 from filewheel.live.wheel_view import WheelView
@@ -49,6 +50,7 @@ def live_fields(view: WheelView) -> dict[str, Any]:
     rates = parts.read("rates", view.rates)
     running = parts.read("running", view.running)
     backups = parts.read("backups", view.backups)
+    pauses = parts.read("paused", view.paused)
     now_us = view.now_us()
     counts = None if stats is None else stats_fields(stats.value) | {"age_s": stats.age_us(now_us) / US_PER_S}
     return {
@@ -56,6 +58,7 @@ def live_fields(view: WheelView) -> dict[str, Any]:
         "now_us": now_us,
         "wheel": view.path,
         "stats": counts,
+        "paused": all_fields(pauses),
         "lag_s": None if turning is None else turning.value.lag_us / US_PER_S,
         "turning": None if turning is None else turning.value.to_json(),
         "rates": None if rates is None else rates.to_json(),

@@ -17,9 +17,11 @@ from filewheel.checks import check_flag, check_whole
 from filewheel.env import Clock
 from filewheel.errors import BadArgument, Damaged
 from filewheel.format.limits import check_topic, matches
+from filewheel.format.pauses import Pauses
 from filewheel.format.record import ID, topic_of, unpack_put
 from filewheel.laps.window import Budget
 from filewheel.live.message_fields import row_fields
+from filewheel.live.pause_fields import held_fields
 from filewheel.lookup.snapshot import DEAD_FLOOR, WALK_BUDGET, Snapshot
 from filewheel.message import ID_END, ID_MIN, US_PER_S, Message, MessageId, due_of, id_after, id_floor
 from filewheel.runs.run import Running
@@ -89,9 +91,12 @@ class Page:
     damaged: int = 0
     """Damaged places that were met."""
 
-    def to_json(self, now_us: int, running: Running) -> dict[str, Any]:
-        """Return all fields, the messages as rows, each with its state."""
-        rows = [row_fields(m) | ({} if m.is_dead else {"state": running.state_of(m.id)}) for m in self.messages]
+    def to_json(self, now_us: int, running: Running, pauses: Pauses) -> dict[str, Any]:
+        """Return all fields, the messages as rows, each with its state and the pauses that hold it."""
+        rows = []
+        for message in self.messages:
+            state = {} if message.is_dead else {"state": running.state_of(message.id)}
+            rows.append(row_fields(message) | state | held_fields(message, pauses))
         return {
             "now": iso(now_us),
             "messages": rows,

@@ -21,6 +21,7 @@ from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, NoWheel, disk_errors
 from filewheel.format import layout
+from filewheel.format.pauses import Pauses
 from filewheel.live.ahead import Ahead
 from filewheel.live.backups import set_of
 from filewheel.live.health import MAX_LAG_S, Health, check_health
@@ -194,6 +195,10 @@ class WheelView:
     def running(self) -> Seen[Running]:
         """Return what the keeper has claimed, as it last published it. Raises FilewheelError."""
         return self._open().running.get()
+
+    def paused(self) -> Pauses:
+        """Return what is paused now. Cost: one small file. Raises Damaged, DiskError."""
+        return self._open().wheel.paused()
 
     def history(
         self, *, topic: str | None = None, failed: bool = False, id_: MessageId | None = None, limit: int = 50

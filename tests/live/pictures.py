@@ -76,6 +76,7 @@ def main() -> None:
         browser.open(base, width=1100, height=860)
         time.sleep(2)
         browser.picture(IMAGES / "live-now.png", width=1100, height=1010, scale=0.75)
+        scheduler.wheel.pause(topic="trial*", why="the text is being changed")
         browser.open(base, width=1100, height=600, is_dark=True)
         time.sleep(2)
         browser.picture(IMAGES / "live-dark.png", width=1100, height=600, scale=0.6)
@@ -85,9 +86,9 @@ def main() -> None:
         browser.click("[data-verb=revive]")
         browser.wait("document.querySelector('#ask').open")
         browser.picture(IMAGES / "live-dead.png", width=1100, height=420, scale=0.75)
-        browser.open(f"{base}#/messages", width=320, height=700)
+        browser.open(f"{base}#/messages", width=320, height=950)
         browser.wait("document.querySelectorAll('#view-other tbody tr').length > 5")
-        browser.picture(IMAGES / "live-narrow.png", width=320, height=700)
+        browser.picture(IMAGES / "live-narrow.png", width=320, height=950)
         command = [sys.executable, "-m", "cli", "-C", str(WHEEL), "top", "--once", "--no-json"]
         sys.stdout.write(subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=True).stdout)
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import BadArgument, Keeper, MessageId, Scheduler, Wheel
+from filewheel import BadArgument, Fenced, FilewheelError, Keeper, MessageId, Scheduler, Wheel
 from filewheel.live.acts import IDS_MAX, VERBS, Act, perform, propose
+from filewheel.live.pausing import PauseAct, perform_pause, propose_pause
 from tests.support import eventually
+from tests.support_set import make_set
 
 
 def bury(path: Path, *payloads: bytes, key: str | None = None) -> list[MessageId]:
@@ -150,3 +152,46 @@ def test_an_act_on_what_is_gone_does_nothing(wheel: Wheel, verb: str) -> None:
 def test_a_wrong_act_is_refused(wrong: object) -> None:
     with pytest.raises(BadArgument):
         wrong()  # type: ignore[operator]
+
+
+def test_a_pause_is_proposed_and_done_by_its_name(wheel: Wheel) -> None:
+    act = PauseAct.of("pause", "topic", "mail*", "the mail server is down")
+    found = propose_pause(wheel, act)
+    assert found.question == "Pause topic mail*? Nothing of it begins until a resume; what runs goes on."
+    assert not wheel.paused()
+    assert perform_pause(wheel, act).text == "topic mail* is paused"
+    (pause,) = wheel.paused()
+    assert (pause.what, pause.name, pause.why) == ("topic", "mail*", "the mail server is down")
+    assert not propose_pause(wheel, act).is_needed
+    perform_pause(wheel, PauseAct.of("pause", "wheel"))
+    back = PauseAct.of("resume", "topic", "mail*")
+    assert propose_pause(wheel, back).question == "Resume topic mail*? It stays paused while the wheel is."
+    assert propose_pause(wheel, PauseAct.of("resume", "topic", "mail")).question == (
+        "Topic mail is not paused by this name."
+    )
+    perform_pause(wheel, back)
+    assert [str(one) for one in wheel.paused()] == ["the wheel"]
+    assert perform_pause(wheel, back).text == "topic mail* was not paused any more"
+    perform_pause(wheel, PauseAct.of("resume", "wheel"))
+    assert not wheel.paused()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("stop", "wheel"), ("pause", "all"), ("pause", "wheel", "mail"), ("pause", "schedule", ""),
+        ("pause", "schedule", "x" * 300), ("pause", "topic", "x" * 300), ("pause", "topic", "mail", "y" * 600),
+        ("pause", "topic", "\ud800"), ("resume", "", "mail"),
+    ],
+)  # fmt: skip
+def test_a_wrong_pause_is_refused(wheel: Wheel, given: tuple[str, ...]) -> None:
+    with pytest.raises(FilewheelError):
+        PauseAct.of(*given)
+    assert not wheel.paused()
+
+
+def test_a_backup_refuses_a_pause_and_names_the_primary(tmp_path: Path) -> None:
+    primary, backup = tmp_path / "a.wheel", tmp_path / "b.wheel"
+    make_set(primary, backup)
+    with Wheel(backup) as wheel, pytest.raises(Fenced, match=r"a\.wheel"):
+        perform_pause(wheel, PauseAct.of("pause", "wheel"))

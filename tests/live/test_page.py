@@ -253,6 +253,50 @@ def test_a_dead_letter_is_revived_from_its_list(browser: Chromium, wheel_dir: Pa
         assert len(list(wheel.list())) == 1
 
 
+def test_a_topic_is_paused_and_resumed_after_a_question_and_only_with_the_token(
+    browser: Chromium, wheel_dir: Path
+) -> None:
+    with Wheel(wheel_dir) as wheel, page(wheel_dir, token=TOKEN) as client:
+        wheel.enqueue(b"x", delay=-60, topic="mail")
+        wheel.pause(schedule="<b>night</b>", why="<script>window.pwned = 1</script>")
+        browser.open(address(client, "pauses"))
+        browser.wait("document.querySelector('#view-other tbody')?.innerText.includes('schedule <b>night</b>')")
+        assert "<script>" in browser.text("#view-other")
+        assert browser.run("document.querySelectorAll('[data-verb], form.search').length") == 0, "without the token"
+        browser.open(address(client) + f"#token={TOKEN}")
+        browser.wait("document.querySelector('#token-button').textContent === 'Stop acting'")
+        browser.press("p")
+        browser.wait("document.querySelector('#view-other form.search')")
+        browser.fill("#find", "mail")
+        browser.fill("[name=why]", "down")
+        ask = "document.querySelector('#view-other form.search').requestSubmit()"
+        title = "document.querySelector('#ask-title')?.textContent"
+        browser.run(ask)
+        browser.wait(f"{title}?.startsWith('Pause topic mail?')")
+        browser.click("#ask button[value=no]")
+        assert len(wheel.paused()) == 1
+        browser.run(ask)
+        browser.wait("document.querySelector('#ask').open && document.querySelector('#ask button[value=yes]')")
+        browser.click("#ask button[value=yes]")
+        browser.wait("document.querySelector('#done')?.textContent === 'topic mail is paused'")
+        assert [(str(pause), pause.why) for pause in wheel.paused()][1] == ("topic mail", "down")
+        browser.click("#ask button[value=no]")
+        browser.wait("document.querySelectorAll('#view-other tbody tr').length === 2")
+        browser.press("n")
+        assert "<script>" in browser.text("#paused")
+        browser.wait("document.querySelector('[data-tile=\\'Due and paused\\']')")
+        browser.wait("document.querySelector('#next tbody')?.innerText.includes('paused')")
+        assert not browser.run("document.querySelector('[data-tile=Overdue]')")
+        browser.run("document.querySelectorAll('#paused [data-verb=resume]')[1].click()")
+        browser.wait(f"{title} === 'Resume topic mail? What is due fires at once, in order.'")
+        browser.click("#ask button[value=yes]")
+        browser.wait("document.querySelector('#done')?.textContent === 'topic mail is resumed'")
+        browser.wait("document.querySelectorAll('#paused p').length === 1")
+        assert [str(pause) for pause in wheel.paused()] == ["schedule <b>night</b>"]
+        assert browser.run("window.pwned === undefined")
+        wheel.resume(everything=True)
+
+
 def test_what_runs_fails_and_has_ended_is_shown(browser: Chromium, wheel_dir: Path) -> None:
     with Wheel(wheel_dir) as wheel, Keeper(wheel_dir) as keeper, page(wheel_dir) as client:
         id_ = wheel.enqueue(b"x", topic="<b>webhook</b>")
@@ -324,13 +368,14 @@ def test_a_backup_is_named_as_one(browser: Chromium, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_dark", [False, True])
-@pytest.mark.parametrize("view", ["", "messages", "dead", "history", "schedules", "topics", "backups"])
+@pytest.mark.parametrize("view", ["", "messages", "dead", "history", "schedules", "topics", "pauses", "backups"])
 def test_on_a_narrow_screen_nothing_is_wider_than_it(
     browser: Chromium, wheel_dir: Path, view: str, is_dark: bool
 ) -> None:
     with Wheel(wheel_dir) as wheel, page(wheel_dir) as client:
         for n in range(9):
             wheel.enqueue(b"w" * 300, delay=30 + n, topic="a.topic.without.a.space." * 8, key=f"{n}" * 200)
+        wheel.pause(topic="a.topic.without.a.space." * 8, why="w" * 300)
         browser.open(address(client, view), width=320, height=640, is_dark=is_dark)
         browser.wait("document.querySelector('#state').textContent.startsWith('live')")
         browser.wait("document.querySelector('#view-other h2') || document.querySelector('#next table')")

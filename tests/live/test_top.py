@@ -274,6 +274,56 @@ def test_a_question_about_a_hostile_topic_cannot_control_the_terminal(
         top.quit()
 
 
+def test_a_topic_a_schedule_and_the_wheel_are_paused_and_resumed_after_a_question(
+    wheel_dir: Path, tops: Callable[..., Top]
+) -> None:
+    scheduler = Scheduler(wheel_dir)
+    scheduler.schedule("nightly", 3600, "report")
+    scheduler.stop()
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue(b"x", delay=-60, topic="mail")
+        top = tops(wheel_dir)
+        top.wait(lambda seen: any(line.startswith("> ") and "mail" in line for line in seen.lines))
+        for no in ("n", "q", "\r"):
+            top.press("p")
+            top.wait("Pause topic mail? Nothing of it begins")
+            top.press(no)
+            top.wait("nothing was done")
+            assert not wheel.paused()
+        top.wait("OVERDUE 1")
+        top.press("py")
+        top.wait("topic mail is paused")
+        top.wait("PAUSED topic mail (1 due)")
+        top.wait(lambda seen: any("paused" in line and "mail" in line for line in seen.lines if line.startswith("> ")))
+        assert "OVERDUE" not in top.seen.text
+        top.press("Py")
+        top.wait("PAUSED topic mail, the wheel")
+        top.press("5")
+        top.wait(lambda seen: any(line.startswith("> ") and "nightly" in line for line in seen.lines))
+        top.press("P")
+        top.wait("Resume the wheel?")
+        top.press("y")
+        top.wait("the wheel is resumed")
+        top.press("p")
+        top.wait("Pause schedule nightly?")
+        top.press("y")
+        top.wait("PAUSED topic mail, schedule nightly")
+        assert [str(pause) for pause in wheel.paused()] == ["topic mail", "schedule nightly"]
+        top.press("6")
+        top.wait(lambda seen: any(line.startswith("> topic mail, since") for line in seen.lines))
+        top.press("c")
+        top.wait("nothing is chosen")
+        top.press("p")
+        top.wait("Resume topic mail? What is due fires at once")
+        top.press("y")
+        top.wait("topic mail is resumed")
+        top.wait(lambda seen: any(line.startswith("> schedule nightly") for line in seen.lines))
+        assert [str(pause) for pause in wheel.paused()] == ["schedule nightly"]
+        assert all(width(line) <= 80 for line in top.seen.lines)
+        top.quit()
+        wheel.resume(everything=True)
+
+
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (40, 10), (200, 60), (64, 12), (20, 4)])
 def test_the_picture_fits_each_terminal(wheel_dir: Path, tops: Callable[..., Top], columns: int, rows: int) -> None:
     with Wheel(wheel_dir) as wheel:

@@ -551,3 +551,37 @@ def test_a_deal_beside_the_page_changes_no_count(filled: Path) -> None:
         before = client.get("/api/live")["stats"]["pending"]
         Fw(filled).deal()
         assert client.get("/api/live")["stats"]["pending"] == before
+
+
+def test_a_pause_needs_the_token_and_is_proposed_first(wheel_dir: Path) -> None:
+    with Wheel(wheel_dir) as wheel, page(wheel_dir, token=TOKEN) as client:
+        id_ = wheel.enqueue(b"x", delay=600, topic="mail")
+        fields = {"what": "topic", "name": "mail"}
+        assert client.ask("/api/acts/pause", "POST", {**fields, "confirm": True}).status == 401
+        proposal = client.ask("/api/acts/pause", "POST", fields, TOKEN).json["proposal"]
+        assert proposal["needed"] is True
+        assert client.get("/api/live")["paused"] == []
+        assert not wheel.paused()
+        done = client.ask("/api/acts/pause", "POST", {**fields, "confirm": True}, TOKEN).json["done"]
+        assert done["text"] == "topic mail is paused"
+        (shown,) = client.get("/api/live")["paused"]
+        assert (shown["what"], shown["name"]) == ("topic", "mail")
+        assert client.get("/api/messages")["messages"][0]["paused_by"] == ["topic mail"]
+        assert client.get(f"/api/messages/{id_}")["paused_by"] == ["topic mail"]
+        for wrong in ({}, {"what": 5}, {"what": "topic", "name": ["x"]}, {"what": "wheel", "name": "x"}, {"ids": []}):
+            for verb in ("pause", "resume"):
+                assert client.ask(f"/api/acts/{verb}", "POST", {**wrong, "confirm": True}, TOKEN).status == 400
+        assert len(wheel.paused()) == 1
+        wheel.resume(everything=True)
+
+
+def test_a_damaged_list_of_pauses_is_named_and_the_rest_is_shown(wheel_dir: Path) -> None:
+    with Wheel(wheel_dir) as wheel, page(wheel_dir) as client:
+        wheel.enqueue(b"x", delay=-60)
+        (wheel_dir / "paused.json").write_text("no")
+        live = client.get("/api/live")
+        assert live["paused"] is None
+        assert "paused" in [trouble["part"] for trouble in live["troubles"]]
+        assert live["turning"]["overdue"] == 1
+        assert len(client.get("/api/messages")["messages"]) == 1
+        (wheel_dir / "paused.json").unlink()

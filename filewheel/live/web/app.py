@@ -24,13 +24,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Env
 from filewheel.errors import BadArgument, Damaged, FilewheelError, NotFound
-from filewheel.live.acts import Act, perform, propose
+from filewheel.format.pauses import Pauses
+from filewheel.live.acts import Act, Done, Proposal, perform, propose
 from filewheel.live.all_metrics import scrape
 from filewheel.live.backups import set_fields
 from filewheel.live.health import MAX_LAG_S
 from filewheel.live.message_fields import whole_fields
 from filewheel.live.overview import ahead_fields, live_fields
 from filewheel.live.pages import Query
+from filewheel.live.pause_fields import held_fields
+from filewheel.live.pausing import PAUSE_VERBS, PauseAct, PauseDone, PauseProposal, perform_pause, propose_pause
 from filewheel.live.run_fields import ended_fields, run_fields, running_fields
 from filewheel.live.web.access import Access
 from filewheel.live.web.answers import SECURITY, answer, error, error_fields, failed, refused
@@ -40,6 +43,7 @@ from filewheel.live.wheel_view import WheelView
 from filewheel.message import US_PER_S, MessageId, to_datetime
 from filewheel.runs.run import Running
 from filewheel.timespec import at_us, parse_time
+from filewheel.wheel import Wheel
 
 log = logging.getLogger("filewheel.live.web")
 
@@ -167,13 +171,19 @@ class Page:
         exact = self._exact(found) if found and query.after is None else None
         if exact is not None:
             return {"exact": whole_fields(exact), **_NO_PAGE}
-        return {"exact": None, **self.view.page(query).to_json(self.view.now_us(), self._runs())}
+        return {"exact": None, **self.view.page(query).to_json(self.view.now_us(), self._runs(), self._pauses())}
 
     def _runs(self) -> Running:
         """Return what runs; nothing where that cannot be read, which /api/running says."""
         with contextlib.suppress(Damaged):
             return self.view.running().value
         return Running()
+
+    def _pauses(self) -> Pauses:
+        """Return what is paused; nothing where that cannot be read, which /api/live says."""
+        with contextlib.suppress(Damaged):
+            return self.view.paused()
+        return Pauses()
 
     def _exact(self, text: str) -> Any:
         """Return the message that this id or this key names."""
@@ -199,6 +209,7 @@ class Page:
             "state": None if message is None or message.is_dead else running.state_of(id_),
             "run": None if run is None else run_fields(run, now_us),
             "history": past,
+            **({} if message is None else held_fields(message, self._pauses())),
         }
 
     def _schedules(self, request: Request) -> Mapping[str, Any]:
@@ -265,8 +276,8 @@ class Page:
             fields = await _body(request)
             act = _act_of(request.path_params["verb"], fields)
             if fields.get("confirm") is not True:  # mutant: web-unconfirmed
-                return answer({"proposal": (await self._reads.run(lambda: propose(self.view.wheel(), act))).to_json()})
-            done = await self._reads.run(lambda: perform(self.view.wheel(), act))
+                return answer({"proposal": (await self._reads.run(lambda: _propose(self.view.wheel(), act))).to_json()})
+            done = await self._reads.run(lambda: _perform(self.view.wheel(), act))
             self.view.forget()
             return answer({"done": done.to_json()})
         except FilewheelError as exc:
@@ -339,7 +350,21 @@ async def _body(request: Request) -> dict[str, Any]:
     return fields
 
 
-def _act_of(verb: str, fields: Mapping[str, Any]) -> Act:
+def _propose(wheel: Wheel, act: Act | PauseAct) -> Proposal | PauseProposal:
+    return propose_pause(wheel, act) if isinstance(act, PauseAct) else propose(wheel, act)
+
+
+def _perform(wheel: Wheel, act: Act | PauseAct) -> Done | PauseDone:
+    return perform_pause(wheel, act) if isinstance(act, PauseAct) else perform(wheel, act)
+
+
+def _act_of(verb: str, fields: Mapping[str, Any]) -> Act | PauseAct:
+    if verb in PAUSE_VERBS:
+        given = {name: fields.get(name, "") for name in ("what", "name", "why")}
+        for name, value in given.items():
+            if not isinstance(value, str):
+                raise BadArgument(f"{name} is a text")
+        return PauseAct.of(verb, **given)
     ids = fields.get("ids")
     if not isinstance(ids, list) or not all(isinstance(id_, str) for id_ in ids):
         raise BadArgument("ids is a list of message ids")

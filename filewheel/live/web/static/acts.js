@@ -3,7 +3,7 @@
 import { access, post, setToken, troubleOf } from "./api.js";
 import { byId, el, safe, text } from "./dom.js";
 
-const YES = { cancel: "Cancel", reschedule: "Fire now", kill: "Kill", revive: "Revive", drop: "Delete" };
+const YES = { cancel: "Cancel", reschedule: "Fire now", kill: "Kill", revive: "Revive", drop: "Delete", pause: "Pause", resume: "Resume" };
 
 function opened(title, body, buttons) {
   const dialog = byId("ask");
@@ -30,12 +30,16 @@ export async function act(verb, ids, after) {
     return;
   }
   const list = el("ul", {}, proposal.messages.slice(0, 5).map((m) => el("li", {}, text(m.topic || "(no topic)"), " ", text(m.text.slice(0, 80)))));
+  ask(verb, proposal.question, list, { ids }, after);
+}
+
+function ask(verb, question, body, fields, after) {
   const yes = el("button", { type: "button", class: "danger", value: "yes" }, YES[verb]);
-  const dialog = opened(safe(proposal.question), list, [closing("No"), yes]);
+  const dialog = opened(safe(question), body, [closing("No"), yes]);
   yes.addEventListener("click", async () => {
     yes.disabled = true;
     try {
-      const { done } = await post(`api/acts/${verb}`, { ids, confirm: true });
+      const { done } = await post(`api/acts/${verb}`, { ...fields, confirm: true });
       dialog.close();
       opened("Done", el("p", { id: "done" }, safe(done.text)), [closing("Close")]);
     } catch (error) {
@@ -44,6 +48,21 @@ export async function act(verb, ids, after) {
     after();
   });
 }
+
+/** Pause or resume the wheel, a topic or a schedule. */
+export async function hold(verb, { what, name, why = "" }, after) {
+  try {
+    const { proposal } = await post(`api/acts/${verb}`, { what, name, why });
+    if (proposal.needed) ask(verb, proposal.question, [], { what, name, why }, after);
+    else opened("Nothing to do", el("p", {}, safe(proposal.question)), [closing("Close")]);
+  } catch (error) {
+    opened("This cannot be done", troubleOf(error), [closing("Close")]);
+  }
+}
+
+/** A button that pauses or resumes; none where this tab may not act. */
+export const holdButton = (verb, pause, after) =>
+  access.token ? el("button", { type: "button", "data-verb": verb, onclick: () => hold(verb, pause, after) }, YES[verb]) : null;
 
 /** Buttons for one message; none where this tab may not act. */
 export function buttons(message, after) {

@@ -4,10 +4,10 @@ import { askToken } from "./acts.js";
 import { access, events, get, learnAccess, setToken, trouble, troubleOf } from "./api.js";
 import { setAhead } from "./charts.js";
 import { away, byId, count, el, moment, number, safe, server, span } from "./dom.js";
-import { backups, history, lag, message, messages, messageTable, runsTable, schedules, topics } from "./views.js";
+import { backups, history, lag, message, messages, messageTable, pauseLines, pausesView, runsTable, schedules, setPauses, topics } from "./views.js";
 import { setTurning, turn } from "./wheel.js";
 
-const VIEWS = [["now", "Now"], ["messages", "Messages"], ["schedules", "Schedules"], ["dead", "Dead letters"], ["history", "History"], ["topics", "Topics"], ["backups", "Backups"]];
+const VIEWS = [["now", "Now"], ["messages", "Messages"], ["schedules", "Schedules"], ["dead", "Dead letters"], ["history", "History"], ["topics", "Topics"], ["pauses", "Pauses"], ["backups", "Backups"]];
 let leave = null;
 let stream = null;
 let nextRead = 0;
@@ -52,6 +52,7 @@ function showTiles(live) {
   const fires = role === "primary";
   const tiles = s ? [
     tile("Pending", number(s.pending), s.age_s > 2 ? `counted ${span(s.age_s)} ago` : ""),
+    ...(live.turning?.overdue_paused ? [tile("Due and paused", `${number(live.turning.overdue_paused)}${live.turning.overdue_is_more ? " or more" : ""}`, "waits for a resume")] : []),
     ...(live.turning?.overdue || live.turning?.overdue_is_more ? [tile("Overdue", `${number(live.turning.overdue)}${live.turning.overdue_is_more ? " or more" : ""}`, `the first since ${span(live.lag_s)}`, live.lag_s > 60)] : []),
     tile("Next due", nextUs === null ? "nothing" : moment(nextUs), nextUs === null ? "" : away((nextUs - server.now()) / 1e6), live.lag_s > 60),
     tile("Keeper", keeper, s.keeper_up ? (s.keeper_namespace ? "of another pid namespace" : "") : fires ? "nothing fires" : `a ${role} fires nothing`, !s.keeper_up && fires && s.pending > 0),
@@ -78,6 +79,16 @@ async function showNext() {
   }
 }
 
+let pausedFor = null;
+
+function showPaused(found) {
+  const isNew = setPauses(found);
+  if (!isNew && pausedFor === access.token) return;
+  pausedFor = access.token;
+  byId("paused").replaceChildren(...pauseLines());
+  dispatchEvent(new Event("pauses"));
+}
+
 // -- the stream ------------------------------------------------------------------------------------------------
 
 const handlers = {
@@ -87,6 +98,7 @@ const handlers = {
     document.title = `${safe(fields.wheel.split("/").at(-1))}: filewheel`;
     byId("state").textContent = `live, ${moment(fields.now_us)}${access.token ? "; may act" : ""}`;
     byId("troubles").replaceChildren(...fields.troubles.map(trouble), ...fields.notes.map((note) => trouble({ message: note })));
+    showPaused(fields.paused);
     showTiles(fields);
     showNext();
   },
@@ -120,6 +132,7 @@ function route() {
     if (link.dataset.view === view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  byId("paused").hidden = view === "pauses";  // which has all of them
   byId("view-now").hidden = view !== "now";
   const place = byId("view-other");
   place.hidden = view === "now";
@@ -127,16 +140,22 @@ function route() {
   if (view === "messages") leave = messages(place, false, Object.fromEntries(new URLSearchParams(rest)));
   else if (view === "dead") leave = messages(place, true);
   else if (view === "message") message(place, decodeURIComponent(rest));
-  else if (view === "schedules") schedules(place);
+  else if (view === "schedules") {
+    const show = () => schedules(place);
+    show();
+    addEventListener("pauses", show);
+    leave = () => removeEventListener("pauses", show);
+  }
   else if (view === "history") history(place);
   else if (view === "topics") topics(place);
+  else if (view === "pauses") leave = pausesView(place);
   else if (view === "backups") backups(place);
   else { nextRead = 0; showNext(); }
 }
 
 async function start() {
   byId("nav").replaceChildren(...VIEWS.map(([name, label]) => el("a", { href: `#/${name}`, "data-view": name }, label)));
-  byId("foot").textContent = "Times are in the zone of this browser. Keys: / search, n now, m messages, d dead letters, h history, s schedules.";
+  byId("foot").textContent = "Times are in the zone of this browser. Keys: / search, n now, m messages, d dead letters, h history, s schedules, p pauses.";
   try {
     await learnAccess();
   } catch (error) {
@@ -150,7 +169,7 @@ async function start() {
   document.addEventListener("visibilitychange", follow);
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) || byId("ask").open) return;
-    const to = { n: "now", m: "messages", d: "dead", h: "history", s: "schedules", t: "topics", b: "backups" }[event.key];
+    const to = { n: "now", m: "messages", d: "dead", h: "history", s: "schedules", t: "topics", p: "pauses", b: "backups" }[event.key];
     if (to) location.hash = `#/${to}`;
     else if (event.key === "/") { event.preventDefault(); if (!byId("find")) location.hash = "#/messages"; setTimeout(() => byId("find")?.focus()); }
   });

@@ -1,7 +1,7 @@
 // The lists: messages and dead letters with search and pages, one message, schedules, topics, backups.
 
-import { buttons } from "./acts.js";
-import { get, troubleOf } from "./api.js";
+import { buttons, hold, holdButton } from "./acts.js";
+import { access, get, troubleOf } from "./api.js";
 import { lyingRows } from "./charts.js";
 import { away, bytes, count, el, moment, number, safe, safeBlock, server, span, text, when } from "./dom.js";
 
@@ -120,7 +120,7 @@ function payload(m) {
 export async function message(place, id) {
   place.replaceChildren(el("p", { class: "dim" }, "looking"));
   try {
-    const { message: m, state, run, history: past } = await get(`api/messages/${encodeURIComponent(id)}`);
+    const { message: m, state, run, history: past, paused_by: held } = await get(`api/messages/${encodeURIComponent(id)}`);
     const ended = past.length ? [el("h2", {}, "How its attempts ended"), historyTable(past)] : [];
     if (!m) {
       place.replaceChildren(el("h2", {}, "Not pending any more"), el("p", { class: "id" }, safe(id)), ...ended);
@@ -141,6 +141,7 @@ export async function message(place, id) {
         ["Call", m.call ? text(m.call, "code") : null],
         ["Schedule", m.schedule ? text(`${m.schedule.name}: ${m.schedule.when}${m.schedule.tz ? ` in ${m.schedule.tz}` : ""}`) : null],
         ["State", state === "running" && run ? `runs for ${span(run.runs_s ?? 0)} in ${safe(run.where ?? "?")}` : state],
+        ["Paused by", held ? text(held.join(", ")) : null],
         ["Attempt", String(m.attempt)], ["Enqueued", when(m.enqueued_us)],
       ]),
       el("div", { class: "bar" }, state === "running" ? buttons({ ...m, runs: true }, again) : [], buttons(m, again)),
@@ -154,6 +155,54 @@ export async function message(place, id) {
   }
 }
 
+// -- what is paused --------------------------------------------------------------------------------------------
+
+let pauses = [];
+
+/** Take what is paused, as the stream has it; return whether that is new. */
+export function setPauses(found) {
+  const isNew = JSON.stringify(found) !== JSON.stringify(pauses);
+  pauses = found;
+  return isNew;
+}
+
+const pauseName = (p) => p.what === "wheel" ? "the wheel" : p.name ? `${p.what} ${safe(p.name)}` : "messages without a topic";
+
+function pauseButton(schedule) {
+  const isPaused = (pauses ?? []).some((p) => p.what === "schedule" && p.name === schedule);
+  return holdButton(isPaused ? "resume" : "pause", { what: "schedule", name: schedule }, () => {});
+}
+
+/** A line for each pause, above every view; the view Pauses has those that are too many. */
+export function pauseLines() {
+  const shown = (pauses ?? []).slice(0, 5).map((p) => el("p", {}, el("strong", {}, "Paused: "), el("bdi", {}, pauseName(p)), " since ", moment(p.since_us), p.why ? ": " : "", p.why ? text(p.why) : "", " ", holdButton("resume", p, () => {})));
+  return pauses?.length > 5 ? [...shown, el("p", {}, el("a", { href: "#/pauses" }, `and ${count(pauses.length - 5, "more pause")}`))] : shown;
+}
+
+export function pausesView(place) {
+  const what = el("select", { name: "what" }, [["topic", "Topic (* and ?)"], ["schedule", "Schedule"], ["wheel", "The whole wheel"]].map(([value, label]) => el("option", { value }, label)));
+  const name = el("input", { name: "name", id: "find", maxlength: 255, autocomplete: "off", spellcheck: "false", placeholder: "mail*" });
+  const why = el("input", { name: "why", maxlength: 500, autocomplete: "off" });
+  what.addEventListener("change", () => { name.disabled = what.value === "wheel"; });
+  const form = el("form", { class: "search" }, el("label", {}, "What", what), el("label", { class: "wide" }, "Name", name), el("label", { class: "wide" }, "Why", why), el("button", { type: "submit" }, "Pause"));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    hold("pause", { what: what.value, name: what.value === "wheel" ? "" : name.value, why: why.value }, () => {});
+  });
+  const rows = el("div");
+  const show = () => {
+    const words = pauses === null ? "unknown: see above" : "nothing is paused";
+    rows.replaceChildren(pauses?.length ? table(null, ["What", "Since", "Why", "Act"], pauses.map((p) => [
+      el("bdi", {}, pauseName(p)), moment(p.since_us), text(p.why), el("span", {}, holdButton("resume", p, () => {})),
+    ])) : el("p", { class: "dim" }, words));
+  };
+  place.replaceChildren(el("h2", {}, "Pauses"), ...(access.token ? [form] : []), rows,
+    el("p", { class: "dim" }, "What is paused keeps its due and waits; what runs goes on. It fires, or follows its lateness policy, after a resume."));
+  show();
+  addEventListener("pauses", show);
+  return () => removeEventListener("pauses", show);
+}
+
 const counted = (fields) => `found ${away(-fields.age_s)}, in ${span(fields.took_s)}`;
 
 export async function schedules(place) {
@@ -163,7 +212,7 @@ export async function schedules(place) {
     const rows = found.schedules.map((s) => [
       text(s.name), [text(s.when), s.tz ? el("span", { class: "dim" }, " ", text(s.tz)) : null], when(s.next_us), text(s.handler),
       `missed: ${s.missed}; ${s.declared ? "declared in a program" : "started at run time"}`,
-      el("span", {}, link(s.id), " ", ...buttons({ id: s.id }, () => schedules(place))),
+      el("span", {}, link(s.id), " ", ...buttons({ id: s.id }, () => schedules(place)), pauseButton(s.name)),
     ]);
     const words = `${count(found.schedules.length, "schedule")}${found.cut ? " and more" : ""}; ${counted(found)}`;
     place.replaceChildren(el("h2", {}, "Schedules"), rows.length ? table(words, ["Name", "When", "Next", "Handler", "Rules", "Id"], rows) : el("p", { class: "dim" }, words));
