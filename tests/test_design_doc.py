@@ -19,7 +19,7 @@ from tests.golden import SALT, Clock, named
 from tests.support import REPO
 
 DESIGN = (REPO / "docs" / "design.md").read_text(encoding="utf-8")
-README = (REPO / "README.md").read_text(encoding="utf-8")
+OVERVIEW = (REPO / "docs" / "how-it-works.md").read_text(encoding="utf-8")
 PAGES = ["design.md", "CONTRIBUTING.md", "glossary.md"]
 NAMED = re.compile(r"`([\w./]+\.py):([\w.]+)`")
 
@@ -62,8 +62,8 @@ def test_the_message_of_the_page_leaves_the_bytes_that_the_page_shows(tmp_path: 
     assert_whole(path)
 
 
-def test_the_picture_is_the_one_of_the_readme() -> None:
-    picture = re.search(r"```text\n producers .*?```", README, re.S)
+def test_the_picture_is_the_one_of_how_it_works() -> None:
+    picture = re.search(r"```text\n producers .*?```", OVERVIEW, re.S)
     assert picture is not None
     assert picture[0] in DESIGN
 
