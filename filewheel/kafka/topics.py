@@ -14,7 +14,7 @@ from typing import Any
 
 from filewheel.bridges.extra import need
 from filewheel.errors import BadArgument, ClusterError, NoBroker
-from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
+from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made, metadata_of
 from filewheel.kafka.levels.naming import Level
 from filewheel.kafka.records.options import Policy
 
@@ -159,15 +159,16 @@ def _wanted(policy: Policy, retention_s: float | None) -> dict[str, dict[str, st
 
 
 class _Cluster:
-    """An administrator's client. Its calls raise KafkaException."""
+    """An administrator's client. Its calls raise KafkaException, or ClusterError."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._words: Any = need("confluent_kafka.admin", "kafka")
         self._admin = made(self._words.AdminClient, {**config, "error_cb": heard}, logger=client_log)
+        self._address = str(config.get("bootstrap.servers", ""))
 
     def partitions(self, name: str) -> int:
         """Return the number of partitions of a topic; 0 if there is none."""
-        found = self._admin.list_topics(timeout=ANSWER_S).topics
+        found = metadata_of(self._admin, self._address, ANSWER_S).topics
         return len(found[name].partitions) if name in found else 0
 
     def topic(

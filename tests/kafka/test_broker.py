@@ -33,9 +33,9 @@ def produce(sender: Any, topic: str, *values: bytes, **options: Any) -> None:
     assert errors == [None] * len(values)
 
 
-def read(bootstrap: str, topic: str, *, isolation: str = "read_committed") -> list[Any]:
+def read(bootstrap: str, topic: str, *, isolation: str = "read_committed", **config: str) -> list[Any]:
     """Return all messages of partition 0, from its start to its end as it is now."""
-    settings = {"bootstrap.servers": bootstrap, "group.id": "unused", "isolation.level": isolation}
+    settings = {"bootstrap.servers": bootstrap, "group.id": "unused", "isolation.level": isolation, **config}
     reader = confluent_kafka.Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})
     reader.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     found = []

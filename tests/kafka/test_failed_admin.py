@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from filewheel.errors import ClusterError
+from filewheel.errors import ClusterError, NoBroker, NotAllowed
 from filewheel.kafka.client.admin import Admin
 from filewheel.kafka.client.log_watcher import LogWatcher
 from filewheel.kafka.client.reader import LogReader
@@ -64,6 +64,39 @@ def test_a_takeover_that_failed_asks_for_the_log_s_end_with_a_new_client(admins:
     assert reader.range_of("delay", 0) == (7, 7)
     assert reader.range_of("delay", 0) == (7, 7)
     assert len(admins) == 2
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, said: str) -> Admin:
+    """Return a client that no broker answers, after one said why it ends the connection."""
+    kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    admin = pytest.importorskip("confluent_kafka.admin")
+
+    class Silent:
+        def __init__(self, config: Any, **more: Any) -> None:
+            self.heard = config["error_cb"]
+
+        def list_topics(self, timeout: float) -> Any:
+            raise kafka.KafkaException(kafka.KafkaError(kafka.KafkaError._TRANSPORT))
+
+        def poll(self, timeout: float) -> None:
+            self.heard(kafka.KafkaError(kafka.KafkaError._AUTHENTICATION, said))
+
+    monkeypatch.setattr(admin, "AdminClient", Silent)
+    return Admin(CONFIG)
+
+
+def test_a_user_that_the_brokers_refuse_is_not_taken_for_a_broker_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "sasl_ssl://x:1/1: SASL authentication error: Authentication failed: no (after 30ms in state AUTH_REQ)"
+    with pytest.raises(
+        NotAllowed, match=r"^x:1: SASL authentication error: Authentication failed: no\. Try: check sasl"
+    ):
+        answers(monkeypatch, said).topics("x:1", 60)
+
+
+def test_a_connection_that_ends_while_it_logs_in_is_a_broker_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "sasl_ssl://x:1/1: SASL PLAIN mechanism handshake failed: Local: Broker transport failure"
+    with pytest.raises(NoBroker, match="check the address"):
+        answers(monkeypatch, said).topics("x:1", 0.01)
 
 
 def test_the_watch_of_the_log_goes_on_with_a_new_client(admins: list[Any]) -> None:

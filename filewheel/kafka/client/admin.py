@@ -15,7 +15,7 @@ from typing import Any
 
 from filewheel.bridges.extra import need
 from filewheel.errors import ClusterError, NoBroker, NotAllowed
-from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
+from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made, metadata_of
 
 ANSWER_S = 10.0
 """How long the brokers may take."""
@@ -39,10 +39,7 @@ class Admin:
 
     def topics(self, what: str, timeout_s: float = ANSWER_S) -> Any:
         """Return the brokers and all topics. Raises ClusterError."""
-        try:
-            return self._admin().list_topics(timeout=timeout_s)
-        except self._client.KafkaException as exc:
-            raise cluster_error(error_of(exc), what) from exc
+        return metadata_of(self._admin(), what, timeout_s)
 
     def ask(self, what: str, ask: Callable[[Any], Mapping[Any, Any]]) -> Mapping[Any, Any]:
         """Begin a question; return its answers to come, for `answer`. Raises ClusterError."""

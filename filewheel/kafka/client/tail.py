@@ -33,7 +33,10 @@ def last_records(config: Mapping[str, Any], topic: str, limit: int, *, clock: Cl
         found = listed(consumer, topic, str(config.get("bootstrap.servers", "")), ANSWER_S)
         try:
             if topic not in found:
-                raise MissingTopic(f"there is no topic {topic}", hint="check --topic: it is the delay topic")
+                raise MissingTopic(
+                    f"there is no topic {topic}",
+                    hint="check --topic, the delay topic, and whether your user may see it",
+                )
             left: set[int] = set()
             places = []
             for partition in found[topic].partitions:

@@ -6,7 +6,9 @@ Invariant: an error that is not known here is nobody's fault: the unit is tried 
 from __future__ import annotations
 
 import logging
+import re
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +38,10 @@ def client() -> Any:
 
 def made(make: Callable[..., Any], config: Mapping[str, Any], **more: Any) -> Any:
     """Return a client with these settings; a forked child may forget it. Raises BadArgument for a wrong one."""
+    login = _Login(config.get("error_cb", heard))
     try:
-        return keepable(make, dict(config), **more)
+        _logins[one := keepable(make, {**config, "error_cb": login}, **more)] = login
+        return one
     except client().KafkaException as exc:
         raise BadArgument(f"librdkafka refuses a setting: {error_of(exc).str()}", hint=_SETTINGS) from exc
     except (TypeError, ValueError) as exc:
@@ -51,6 +55,28 @@ def heard(error: KafkaError) -> None:
     """Log what a client says of its connections."""
     client_log.log(logging.ERROR if error.fatal() else logging.WARNING, "%s", error.str())
 
+
+class _Login:
+    """Passes on what a client says of its connections, and keeps why the brokers refused its user.
+
+    A question of such a client ends as if no broker answered. "Local:" marks what is no answer of a broker: a
+    connection that ended meanwhile.
+    """
+
+    refused = ""
+
+    def __init__(self, pass_on: Callable[[KafkaError], None]) -> None:
+        self._pass_on = pass_on
+
+    def __call__(self, error: KafkaError) -> None:
+        said = error.str()
+        if error.name() == "_AUTHENTICATION" and "Local:" not in said:
+            self.refused = _OF_THE_CONNECTION.sub("", said)
+        self._pass_on(error)
+
+
+_logins: weakref.WeakKeyDictionary[Any, _Login] = weakref.WeakKeyDictionary()
+_OF_THE_CONNECTION = re.compile(r"^\w+://\S+: | \(after \d+ms in state \w+\)$")
 
 _OF_THE_TARGET = frozenset(
     {
@@ -124,17 +150,40 @@ def listed(handle: Any, topic: str, address: str, timeout_s: float) -> Mapping[s
 
 
 def _listed_within(handle: Any, address: str, timeout_s: float) -> Mapping[str, Any]:
-    """Ask for all topics, in growing slices: inside of a call of the client no Ctrl-C is noticed."""
+    found: Mapping[str, Any] = metadata_of(handle, address, timeout_s).topics
+    return found
+
+
+def metadata_of(handle: Any, address: str, timeout_s: float) -> Any:
+    """Return the brokers and all topics. Raises NoBroker, NotAllowed, ClusterError.
+
+    It asks in growing slices: inside of a call of the client no Ctrl-C is noticed. A user that the brokers refuse is
+    known after the first.
+    """
     end_us = SYSTEM_CLOCK.steady_us() + round(timeout_s * US_PER_S)
     slice_s = SLICE_S
     while True:
         left_s = (end_us - SYSTEM_CLOCK.steady_us()) / US_PER_S
         try:
-            found: Mapping[str, Any] = handle.list_topics(timeout=max(min(slice_s, left_s), 0.1)).topics
-            return found
+            return handle.list_topics(timeout=max(min(slice_s, left_s), 0.1))
         except client().KafkaException as exc:
             error = error_of(exc)
+            if error.name() in _NO_BROKER:
+                _raise_if_refused(handle, address)
             if error.name() not in _NO_BROKER or left_s <= slice_s:
                 raise cluster_error(error, address) from exc
         threading.Event().wait(0.05)
         slice_s *= 2
+
+
+def _raise_if_refused(handle: Any, address: str) -> None:
+    login = _logins.get(handle)
+    if login is None:
+        return
+    handle.poll(0)  # the client says it in this call, or said it in another thread
+    refused, login.refused = login.refused, ""
+    if refused:  # mutant: kafka-refused-user-unseen
+        raise NotAllowed(f"{address}: {refused}", hint=_WRONG_USER)
+
+
+_WRONG_USER = "check sasl.mechanism, sasl.username and sasl.password (-X, or the file of settings), then call again"

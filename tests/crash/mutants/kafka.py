@@ -102,6 +102,8 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_missing_target.py::test_a_record_for_a_missing_topic_is_put_back_and_what_is_behind_it_goes_out"),
     m("kafka-failed-admin-kept", "C", becomes("pass"), "a client that keeps the old epoch of a leader does not end a take-over for good",
       "tests/kafka/test_failed_admin.py::test_a_takeover_that_failed_asks_for_the_log_s_end_with_a_new_client"),
+    m("kafka-refused-user-unseen", "C", NEVER, "a user that the brokers refuse is not taken for a broker that is away",
+      "tests/kafka/test_failed_admin.py::test_a_user_that_the_brokers_refuse_is_not_taken_for_a_broker_that_is_away"),
     m("kafka-data-of-two", "C", NEVER, "two nodes do not share a data directory",
       "tests/kafka/test_start_and_stay.py::test_data_that_another_node_uses_is_refused"),
     m("kafka-added-unfollowed", "C", DROP, "a standby follows partitions that are added",

@@ -1,0 +1,173 @@
+"""A broker that asks who you are (SASL, ACLs): a wrong password is named, and a forbidden target loses nothing."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli_support import finish, invoke, start, stopped
+from tests.kafka.cluster import Cluster
+from tests.kafka.conftest import make_topic
+from tests.kafka.test_broker import ANSWER_TIMEOUT_S, read
+from tests.support import eventually
+
+confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+admin_words = pytest.importorskip("confluent_kafka.admin")
+
+USERS = {"root": "root-secret", "ann": "hush"}
+SETTINGS = [
+    "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms=PLAIN",
+    "sasl.mechanism.inter.broker.protocol=PLAIN",
+    "listener.name.plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required "
+    f'username="root" password="{USERS["root"]}" '
+    + " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
+    + ";",
+    "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users=User:root;User:ANONYMOUS",  # the listener between controllers asks nobody
+]
+
+
+def as_user(name: str, password: str = "") -> dict[str, str]:
+    """Return the settings of a client."""
+    return {
+        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": name,
+        "sasl.password": password or USERS[name],
+    }  # fmt: skip
+
+
+class Secured:
+    """A broker with users, and its administrator."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.config = {"bootstrap.servers": bootstrap, **as_user("root")}
+        self.admin = admin_words.AdminClient(self.config)
+
+    def allow(self, user: str, kind: str, name: str, *operations: str, prefixed: bool = False) -> None:
+        pattern = "PREFIXED" if prefixed else "LITERAL"
+        rules = [
+            admin_words.AclBinding(
+                admin_words.ResourceType[kind], name, admin_words.ResourcePatternType[pattern], f"User:{user}", "*",
+                admin_words.AclOperation[operation], admin_words.AclPermissionType.ALLOW,
+            )
+            for operation in operations
+        ]  # fmt: skip
+        for done in self.admin.create_acls(rules).values():
+            done.result(ANSWER_TIMEOUT_S)
+
+    def place(self, topic: str, user: str, password: str = "") -> list[str]:
+        """Return the options of a verb."""
+        words = [f"{name}={value}" for name, value in as_user(user, password).items()]
+        return ["-b", self.bootstrap, "-t", topic, *(part for word in words for part in ("-X", word))]
+
+    def values(self, topic: str) -> list[bytes]:
+        return sorted(message.value() for message in read(self.bootstrap, topic, **as_user("root")))
+
+
+@pytest.fixture(scope="module")
+def secured(can_run_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    with Cluster(tmp_path_factory.mktemp("secured"), settings=SETTINGS) as cluster:
+        yield Secured(cluster.bootstrap)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [["init"], ["run", "-d", "DATA"], ["status"], ["dead"], ["produce", "--in", "1s", "--target", "mails", "x"]],
+    ids=lambda verb: verb[0],
+)
+def test_a_wrong_password_is_named_at_once_and_not_taken_for_a_broker_that_is_away(
+    secured: Secured, tmp_path: Path, verb: list[str]
+) -> None:
+    words = [str(tmp_path / "data") if word == "DATA" else word for word in verb]
+    result = invoke("kafka", *words[:1], *secured.place("delays", "ann", "wrong"), *words[1:])
+    assert result.code == 1
+    assert f"Error: {secured.bootstrap}: SASL authentication error: Authentication failed: Invalid user" in result.err
+    assert "Try: check sasl.mechanism, sasl.username and sasl.password" in result.err
+    assert "waiting for a broker" not in result.err
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_user_without_rights_hears_what_is_not_allowed(secured: Secured) -> None:
+    name = f"t-{uuid.uuid4().hex[:12]}"
+    made = invoke("kafka", "init", *secured.place(name, "ann"))
+    assert made.code == 1
+    assert "Authorization failed" in made.err
+    assert "access rights" in made.err
+    assert name not in secured.admin.list_topics(timeout=ANSWER_TIMEOUT_S).topics
+
+
+def service_of_ann(secured: Secured) -> tuple[str, str, str]:
+    """Make topics of a service that ann may run, a target that she may write, and one that she may not."""
+    name = f"t-{uuid.uuid4().hex[:12]}"
+    assert invoke("kafka", "init", *secured.place(name, "root"), "--partitions", "2").code == 0
+    opened, closed = (make_topic(secured.admin, f"{kind}-{name}") for kind in ("open", "closed"))
+    secured.allow("ann", "TOPIC", name, "READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS", prefixed=True)
+    secured.allow("ann", "TOPIC", opened, "WRITE", "DESCRIBE")
+    for kind in ("GROUP", "TRANSACTIONAL_ID"):
+        secured.allow(
+            "ann", kind, f"filewheel-{name}", "READ" if kind == "GROUP" else "WRITE", "DESCRIBE", prefixed=True
+        )
+    return name, opened, closed
+
+
+def produce(secured: Secured, name: str, opened: str, closed: str) -> None:
+    """Send to both partitions; in the first, a record for the closed target comes before one for the open one."""
+    sender = confluent_kafka.Producer({**secured.config, "linger.ms": 0})
+    due_ms = round(time.time() * 1000)
+    for n, (partition, target) in enumerate([(0, closed), (0, opened), (1, opened)]):
+        headers = [("filewheel-due-ms", str(due_ms + n)), ("scheduler-target-topic", target)]
+        sender.produce(name, b"%d" % n, partition=partition, headers=headers)
+    assert sender.flush(ANSWER_TIMEOUT_S) == 0
+
+
+def health(log: Path) -> str:
+    (url,) = re.findall(r"/health are at (http\S+)", log.read_text())
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=60) as answer:
+            return str(answer.read(), "utf-8")
+    except urllib.error.HTTPError as failing:
+        return str(failing.read(), "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("policy", "mode"),
+    [("retry", []), ("retry", ["--exactly-once"]), ("dead-letter", ["--exactly-once"]), ("put-back", [])],
+    ids=["retry", "retry, exactly once", "dead-letter, exactly once", "put-back"],
+)
+def test_a_target_that_the_user_may_not_write_follows_the_policy_and_loses_nothing(
+    secured: Secured, tmp_path: Path, policy: str, mode: list[str]
+) -> None:
+    name, opened, closed = service_of_ann(secured)
+    produce(secured, name, opened, closed)
+    log = tmp_path / "log"
+    options = [*mode, "--on-target-error", policy, "--listen", "127.0.0.1:0", "-d", tmp_path / "data"]
+    with log.open("w") as stderr:
+        node = start("kafka", "run", *secured.place(name, "ann"), *options, stderr=stderr)
+    with stopped(node):
+        eventually(lambda: b"2" in secured.values(opened), timeout_s=120)
+        if policy == "retry":
+            eventually(lambda: f"{closed}: " in health(log), timeout_s=60)
+            assert '"stalled"' in health(log)
+            assert not mode or secured.values(opened) == [b"2"]  # the transaction with the other record was aborted
+            assert "authorization failed" in log.read_text().lower()
+        elif policy == "dead-letter":
+            (dead,) = eventually(lambda: read(secured.bootstrap, f"{name}.dlt", **as_user("root")), timeout_s=60)
+            assert dead.value() == b"0"
+            assert "authorization failed" in dict(dead.headers())["filewheel-error"].decode().lower()
+        assert secured.values(closed) == []
+        secured.allow("ann", "TOPIC", closed, "WRITE", "DESCRIBE")
+        eventually(lambda: secured.values(opened) == [b"1", b"2"], timeout_s=120)
+        if policy != "dead-letter":
+            eventually(lambda: secured.values(closed) == [b"0"], timeout_s=120)
+            assert secured.values(f"{name}.dlt") == []
+        node.send_signal(signal.SIGTERM)
+        assert finish(node, timeout=90).code == 0, log.read_text()
