@@ -20,7 +20,7 @@ from tests.support import REPO
 
 DESIGN = (REPO / "docs" / "design.md").read_text(encoding="utf-8")
 OVERVIEW = (REPO / "docs" / "how-it-works.md").read_text(encoding="utf-8")
-PAGES = ["design.md", "CONTRIBUTING.md", "glossary.md"]
+PAGES = ["design.md", "CONTRIBUTING.md", "glossary.md", "SECURITY.md"]
 NAMED = re.compile(r"`([\w./]+\.py):([\w.]+)`")
 
 

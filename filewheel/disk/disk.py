@@ -35,7 +35,7 @@ _MODES = {
     "w": os.O_RDWR | os.O_CREAT | _BASE,
     "x": os.O_RDWR | os.O_CREAT | os.O_EXCL | _BASE,
 }
-_DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+_DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW  # mutant: dir-links-followed
 _LAP_DIRS_OPEN = 4
 
 

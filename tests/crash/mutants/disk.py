@@ -71,6 +71,8 @@ MUTANTS: list[Mutant] = [
       "tests/test_disk_trouble.py::test_on_a_really_full_disk_acks_and_cancels_go_on_and_room_comes_back"),
     m("links-followed", "D", gives("os.O_CLOEXEC | os.O_NONBLOCK"), "a symbolic link in the wheel is not followed",
       "tests/test_damage.py::test_a_link_in_place_of_a_slot_is_not_followed"),
+    m("dir-links-followed", "D", gives("os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC"), "a link in the place of a directory of the wheel is not followed",
+      "tests/test_security.py::test_a_link_in_the_place_of_a_directory_of_the_wheel_is_not_followed"),
     m("pipes-opened", "D", without(1), "a file that is not regular is left alone",
       "tests/test_directory.py::test_a_wheel_json_that_is_no_regular_file_is_not_followed"),
     m("made-together", "D", DROP, "of two that make one wheel the second waits for the first",
