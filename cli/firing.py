@@ -36,6 +36,7 @@ from filewheel import (
     retry_of,
     schedule_of,
 )
+from filewheel.message import RESULT
 from filewheel.tools.dump import to_json
 
 from . import times
@@ -62,7 +63,7 @@ def late_ms(message: Message) -> float:
 
 
 class UntilEmpty:
-    """Checks whether anything is pending but schedules without an end, within a limited share of the time."""
+    """Checks whether work is pending, but for schedules without an end, within a limited share of the time."""
 
     def __init__(self, wheel: Wheel) -> None:
         self._wheel = wheel
@@ -76,14 +77,16 @@ class UntilEmpty:
         if start < self._next:
             return True
         with self._wheel.snapshot() as snapshot:
-            waits = any(m.id not in self.left and not _is_endless(m) for m in snapshot.messages())
+            waits = any(m.id not in self.left and not _is_no_work(m) for m in snapshot.messages())
         now = time.monotonic()
         self._next = now + max(_LOOK_S, _LOOK_SHARE * (now - start))
         return waits
 
 
-def _is_endless(message: Message) -> bool:
-    """Return whether this waits for the next time of a schedule that never ends."""
+def _is_no_work(message: Message) -> bool:
+    """Return whether this waits for the next time of a schedule that never ends, or is the result of a call."""
+    if RESULT in message.headers:
+        return True
     stored = schedule_of(message) if message.attempt == 0 else None
     return (
         stored is not None and (stored.count, stored.end_us) == (None, None) and not isinstance(stored.recurrence, Once)
@@ -312,6 +315,8 @@ class CommandRunner:
         missed = self._occurrences.missed(message)
         if missed is not None:
             self._keeper.settle([missed])
+            if RESULT in message.headers:  # the result of a call, which was kept for a time
+                return "expired"
             self._say(f"{message.id} was not run: it is {span(int(late_ms(message) * 1000))} late")
             return "missed"
         if self._keeper.begin(message):

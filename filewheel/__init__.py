@@ -15,6 +15,7 @@ import typing as _typing
 from filewheel.changes import Revived
 from filewheel.errors import (
     BadArgument,
+    CallFailed,
     Closed,
     ClusterError,
     Damaged,
@@ -37,6 +38,8 @@ from filewheel.errors import (
     Poisoned,
     ReadOnly,
     Reentered,
+    ResultNotKept,
+    ResultTimeout,
     TooFewCopies,
     TooLarge,
     TooManyTimers,
@@ -92,6 +95,7 @@ __all__ = [
     "Attempt",
     "BadArgument",
     "Batch",
+    "CallFailed",
     "Cancelled",
     "CancelledIds",
     "Closed",
@@ -145,6 +149,8 @@ __all__ = [
     "Reentered",
     "Rejoin",
     "Replicator",
+    "ResultNotKept",
+    "ResultTimeout",
     "Retry",
     "RetryLater",
     "Revived",

@@ -19,6 +19,9 @@
     ├── Reentered                            called by a signal handler during another call
     ├── OtherLoop                            used in an event loop that did not open it
     ├── NotFound                             no pending message has this id, or this key
+    ├── CallFailed                           the call whose result was asked for has failed for good
+    ├── ResultTimeout                        a call has not ended in time
+    ├── ResultNotKept                        a call ended well, and what it returned could not be kept
     ├── KeyHeld                              another living message has this unique key
     ├── Fenced                               another wheel of the set is the primary
     ├── TooFewCopies                         fewer wheels hold it than the set asks for
@@ -219,6 +222,28 @@ class NotFound(FilewheelError):
     """No pending message has this id, or this key."""
 
     kind = "not-found"
+
+
+class CallFailed(FilewheelError):
+    """The call whose result was asked for has failed, and is not tried again. `.error` says why."""
+
+    kind = "call-failed"
+
+    def __init__(self, what: str, *, error: str = "", path: str | None = None, hint: str | None = None) -> None:
+        super().__init__(what, path=path, hint=hint)
+        self.error = error
+
+
+class ResultTimeout(FilewheelError):
+    """The call whose result was asked for has not ended in time: it waits, runs, or is retried."""
+
+    kind = "timed-out"
+
+
+class ResultNotKept(FilewheelError):
+    """The call ended well, but what it returned could not be stored, or is too large."""
+
+    kind = "result-not-kept"
 
 
 class KeyHeld(FilewheelError):

@@ -86,6 +86,9 @@ RETRY = "filewheel.retry"
 TIMEOUT = "filewheel.timeout_s"
 """How many seconds its call may take, in place of the handler's own time-out."""
 
+RESULT = "filewheel.result"
+"""In the result of a call: how the payload is packed, or "error" or "unkept" for a text. Also the topic of results."""
+
 TRACEPARENT = "traceparent"
 """W3C trace context, passed from the enqueue to the handler, and to the messages that the handler enqueues."""
 

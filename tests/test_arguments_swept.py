@@ -193,6 +193,10 @@ def test_a_scheduler_raises_only_errors_of_the_library(wheel_dir: Path) -> None:
     sweep(scheduler.get, {"id_": ""})
     sweep(scheduler.reschedule, {"id_": "", "delay": 5})
     sweep(scheduler.cancel_all, {})
+    for value in VALUES:
+        words_of(partial(scheduler.result, value))
+        if not isinstance(value, (int, float)) or not 0 < value < 1e9:  # it would wait
+            words_of(partial(scheduler.result, "", timeout_s=value))
     sweep(Retry, {})
     sweep(Every, {"interval_s": 1})
     scheduler.stop()

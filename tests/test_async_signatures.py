@@ -14,7 +14,7 @@ SAME = [
     (AsyncWheel, Wheel, "revive dead stats flush running history kill"),
     (AsyncWheel, Wheel, "schedule schedule_many edit_schedule unschedule schedules"),
     (AsyncScheduler, Scheduler, "on every enqueue cancel schedule unschedule schedules drain prometheus on_event"),
-    (AsyncScheduler, Scheduler, "stalled_s list get reschedule cancel_all"),
+    (AsyncScheduler, Scheduler, "stalled_s list get reschedule cancel_all result"),
 ]
 
 

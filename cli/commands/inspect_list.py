@@ -8,6 +8,7 @@ from itertools import islice
 import click
 
 from filewheel import Message, Pauses, Running
+from filewheel.message import RESULT
 
 from .. import times
 from ..failure import SCHEDULE_PREFIX, check_damage
@@ -86,6 +87,8 @@ def command(
     with out.wheel() as wheel, wheel.snapshot() as snapshot:
         running = Running() if dead or (only_ids and state is None) else running_of(out, wheel)
         messages = snapshot.walk(after=start, before=end, topic=topic, dead=dead)
+        if topic is None:
+            messages = (message for message in messages if RESULT not in message.headers)
         if state is not None:
             messages = (message for message in messages if running.state_of(message.id) == state)
         some = islice(messages, limit or None)

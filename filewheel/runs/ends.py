@@ -19,7 +19,7 @@ from filewheel.journal.settlement import Settlement
 from filewheel.message import DEAD_US, Message, MessageId
 from filewheel.native.compiled import ids_of, plain_messages, size_of
 from filewheel.runs.history import end_of, start_of
-from filewheel.runs.run import ACKED, CANCELLED, DEAD, KILLED, RETRIED, Detail, Kind
+from filewheel.runs.run import ACKED, CANCELLED, DEAD, EXPIRED, KILLED, RETRIED, Detail, Kind
 from filewheel.runs.times import Began, BeginTimes
 
 _PUT_BYTES = 400
@@ -79,7 +79,7 @@ class Ends:
         """Note a message whose settlement is written, unless it is only deferred."""
         if not self.most:
             return
-        if settlement.what == "deferred":
+        if settlement.what == "deferred" or settlement.outcome == EXPIRED:  # mutant: expired-in-the-history
             self._details.pop(settlement.id, None)
             return
         outcome = _OUTCOMES.get(settlement.what, ACKED)

@@ -121,6 +121,8 @@ class Running(list[Run]):
 _FEW = 8
 
 ACKED, RETRIED, DEAD, KILLED, CANCELLED = "acked", "retried", "dead", "killed", "cancelled"
+EXPIRED = "expired"
+"""The end of a result that was kept for a time; the history has none of them."""
 FAILED = frozenset({RETRIED, DEAD, KILLED, "skipped", "missed", "unknown"})
 """The outcomes of `Wheel.history(failed=True)`: the work did not succeed, or was not done."""
 

@@ -14,7 +14,8 @@ from typing import Protocol
 from filewheel.errors import BadArgument
 from filewheel.format.ids import MINT
 from filewheel.journal.settlement import Settlement
-from filewheel.message import DETAILS, DUE_END_US, HISTORY, KEY, SCHEDULE, Message, is_call
+from filewheel.message import DETAILS, DUE_END_US, HISTORY, KEY, RESULT, SCHEDULE, Message, is_call
+from filewheel.runs.run import EXPIRED
 from filewheel.schedules.definition import ASTRAY_US, StoredSchedule, moved_on, schedule_of, without_schedule
 from filewheel.schedules.recurrence import is_skipped, next_due
 
@@ -98,7 +99,12 @@ class PlainOccurrences:
         return SCHEDULE in message.headers and not only_a_scheduler_fires(message)
 
     def missed(self, message: Message) -> Settlement | None:
-        """Return the settlement of an occurrence that is too late to start, under missed="skip"; None to start it."""
+        """Return the settlement of an occurrence that is too late to start, under missed="skip"; None to start it.
+
+        Also that of a call's result, which has expired: it is dropped.
+        """
+        if RESULT in message.headers:  # mutant: run-fires-results
+            return Settlement(message.id, outcome=EXPIRED)
         if not self.recurs(message):
             return None
         now_us = self._keeper.now_us()

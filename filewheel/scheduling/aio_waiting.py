@@ -5,17 +5,22 @@ Invariant: each call has the arguments of its sibling, and does its disk work in
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 from filewheel.aio.wheel import AsyncWheel
 from filewheel.changes import CLEAR_AT_ONCE
+from filewheel.checks import check_number, check_whole
 from filewheel.firing.cancelled import Cancelled
 from filewheel.message import Message, MessageId
 from filewheel.reader import given, one_of
 from filewheel.scheduling.events import Telemetry
 from filewheel.scheduling.options import At, Delay
-from filewheel.scheduling.waiting import Named, cancels, checked, report, topic_of
+from filewheel.scheduling.results import FIRST_WAIT_S, LAST_WAIT_S, Look, value_of
+from filewheel.scheduling.waiting import Named, cancels, checked, is_job, report, topic_of
 
 
 class AsyncWaiting:
@@ -38,11 +43,15 @@ class AsyncWaiting:
     ) -> AsyncGenerator[Message, None]:
         """Yield the jobs that wait, in due order (see Scheduler.list), read in chunks of a few hundred."""
         topic = topic_of(handler)
+        if limit is not None:
+            check_whole("limit", limit, least=0)
         wheel = await self._opened()
-        found = wheel.list(after=after, before=before, topic=topic, limit=limit, dead=dead)
-        async with aclosing(found):
-            async for message in found:
-                yield message
+        left = sys.maxsize if limit is None else limit
+        async with aclosing(wheel.list(after=after, before=before, topic=topic, dead=dead)) as found:
+            while left and (message := await anext(found, None)) is not None:
+                if is_job(message):
+                    left -= 1
+                    yield message
 
     async def get(self, id_: MessageId | str | None = None, *, key: str | None = None) -> Message | None:
         """Return the job with this id or key, or None (see Scheduler.get)."""
@@ -71,6 +80,22 @@ class AsyncWaiting:
         if done:
             self._telemetry.cancelled(one_of(id_, key), done)
         return done
+
+    async def result(self, id_: MessageId | str, *, timeout_s: float = 0) -> Any:
+        """Return what a call has returned; wait for it for `timeout_s` seconds (see Scheduler.result)."""
+        look = Look(id_)
+        check_number("timeout_s", timeout_s, least=0, most=1e9)
+        wheel = await self._opened()
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        pause_s = FIRST_WAIT_S
+        while (found := await wheel._read(look.look)) is None:
+            left_s = end_s - loop.time()
+            if left_s <= 0:
+                raise look.timed_out(wheel.path, timeout_s)
+            await asyncio.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 2, LAST_WAIT_S)
+        return value_of(found)
 
     async def cancel_all(self, handler: Named) -> int:
         """Cancel the jobs of a handler that wait; return how many (see Scheduler.cancel_all)."""

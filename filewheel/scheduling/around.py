@@ -79,33 +79,35 @@ def _opener(hook: Any) -> Callable[[list[Job]], Any]:
     return opener
 
 
-def surrounded(hooks: Sequence[Hook], jobs: list[Job], call: Callable[[], object]) -> None:
-    """Make a call within its hooks."""
+def surrounded(hooks: Sequence[Hook], jobs: list[Job], call: Callable[[], object]) -> object:
+    """Make a call within its hooks; return what it returned."""
     if not hooks:
-        call()
-        return
+        return call()
+    value: object = None
     raised: BaseException | None = None
     with _opener(hooks[0])(jobs):
         try:
-            surrounded(hooks[1:], jobs, call)
+            value = surrounded(hooks[1:], jobs, call)
         except BaseException as exc:
             raised = exc
             raise
     if raised is not None:  # mutant: hook-swallows
         raise raised
+    return value
 
 
-async def surrounded_async(hooks: Sequence[Hook], jobs: list[Job], call: Callable[[], Awaitable[object]]) -> None:
-    """Await a call within its hooks."""
+async def surrounded_async(hooks: Sequence[Hook], jobs: list[Job], call: Callable[[], Awaitable[object]]) -> object:
+    """Await a call within its hooks; return what it returned."""
     if not hooks:
-        await call()
-        return
+        return await call()
+    value: object = None
     raised: BaseException | None = None
     async with _opener(hooks[0])(jobs):
         try:
-            await surrounded_async(hooks[1:], jobs, call)
+            value = await surrounded_async(hooks[1:], jobs, call)
         except BaseException as exc:
             raised = exc
             raise
     if raised is not None:  # mutant: async-hook-swallows
         raise raised
+    return value

@@ -11,6 +11,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from filewheel.checks import shown
@@ -28,6 +29,7 @@ from filewheel.scheduling.handler import Handler, Handlers, P, R, Sender, Terms,
 from filewheel.scheduling.job import Job
 from filewheel.scheduling.options import At, Options
 from filewheel.scheduling.pools import check_pool
+from filewheel.scheduling.results import check_result_for
 from filewheel.scheduling.runners.processes import check_reachable
 from filewheel.scheduling.schedule import Schedule
 
@@ -48,6 +50,7 @@ class HandlerOptions(TypedDict, total=False):
     pool: str | None
     priority: int
     catch_up_per_s: float | None
+    result_for: str | float | timedelta | None
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -104,6 +107,7 @@ class Definitions(Sender[MessageId]):
         pool: str | None = None,
         priority: int = 0,
         catch_up_per_s: float | None = None,
+        result_for: str | float | timedelta | None = None,
         **unknown: object,
     ) -> Callable[..., Handler[..., Any]]:
         """Register a function as the handler of a name (its own by default), or with "*" of all unregistered names.
@@ -113,13 +117,17 @@ class Definitions(Sender[MessageId]):
         gets a list of up to that many Jobs; each call is enqueued by itself, with its own arguments. `skip_late_s` and
         `coalesce` are the defaults for enqueued calls. `pool` is a named pool of threads or processes. Of the due calls
         of a pool those of a higher `priority` start first; one start of ten ignores it. `catch_up_per_s` bounds the
-        starts of this handler's backlog, in place of the scheduler's.
+        starts of this handler's backlog, in place of the scheduler's. `result_for` ("1h", seconds or a timedelta) is
+        for how long what a call returns is kept, for `Scheduler.result`.
 
         Raises BadArgument for a wrong argument, and when another function has the name.
         """
         check_known(self.on, unknown)
         retry = Retry() if retry is None else retry
-        terms = Terms("thread", retry, timeout_s, concurrency, rate_per_s, batch, pool, priority, catch_up_per_s)
+        for_us = check_result_for(result_for)
+        terms = Terms(
+            "thread", retry, timeout_s, concurrency, rate_per_s, batch, pool, priority, catch_up_per_s, for_us
+        )
         options = Options(skip_late_s=skip_late_s, coalesce=coalesce)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:

@@ -20,7 +20,7 @@ from filewheel.env import Clock
 from filewheel.errors import BadArgument, FilewheelError, WheelFull
 from filewheel.format.settings import Sync
 from filewheel.keeper import LOOK_S
-from filewheel.message import SCHEDULE, US_PER_S, Message
+from filewheel.message import RESULT, SCHEDULE, US_PER_S, Message
 from filewheel.runs.run import Detail, Kill, Kind, Place, Then
 from filewheel.scheduling import verdict
 from filewheel.scheduling.backlogs import Backlogs
@@ -32,9 +32,11 @@ from filewheel.scheduling.job import EMPTY_OUTBOX
 from filewheel.scheduling.lanes import HELD_MAX, Lane, Lanes, bounds_of
 from filewheel.scheduling.options import Policy
 from filewheel.scheduling.own_terms import retry_of
+from filewheel.scheduling.results import RESULT_BYTES_MAX, with_result
 from filewheel.scheduling.runners.loop import time_out
 from filewheel.scheduling.runners.runner import Call, Outcome, Runner
-from filewheel.scheduling.settlements import Report, Settlements
+from filewheel.scheduling.settlements import NOT_RUN, Report, Settlements
+from filewheel.scheduling.verdict import Verdict
 
 log = logging.getLogger(__name__)
 _PLAIN = 'it is a plain message without a topic: cancel it, or give it a handler: @on("*")'
@@ -78,6 +80,7 @@ class Dispatcher:
         puts_sync: Sync = "always",
         tracebacks: bool = False,
         report: Report | None = None,
+        result_bytes_max: int = RESULT_BYTES_MAX,
     ) -> None:
         """`slots` and `pools` are those of Lanes, `puts_sync` is for outcomes with messages that a job enqueued.
 
@@ -95,6 +98,7 @@ class Dispatcher:
         self._successor = successor
         self._fate = fate
         self._tracebacks = tracebacks
+        self._result_bytes_max = result_bytes_max
         # mutant: held-fills-the-room
         self._backlogs = Backlogs(catch_up_per_s, clock.now_us(), min(HELD_MAX, in_flight // 4), handlers)
         self._lanes = Lanes(handlers, slots, in_flight, pools, self._backlogs.held_max)
@@ -286,6 +290,9 @@ class Dispatcher:
         Only messages with a handler coalesce.
         """
         headers = message.headers
+        if RESULT in headers:  # mutant: result-called
+            self._settlements.add(message, verdict.expired(message))
+            return True
         policy = Policy.of(headers)
         why = policy.too_late(message.due_us, now_us)
         if why is not None:
@@ -423,24 +430,29 @@ class Dispatcher:
             # An occurrence that comes due while this one runs is called as well.
             successor = self._next_of(message, call.started_us, called=failure is None or not failure.is_too_late)
             if failure is None:
-                self._settlements.add(message, verdict.succeeded(message, puts, successor), ran)
+                found, detail = verdict.succeeded(message, puts, successor), ran
             else:
-                self._fail(call, message, failure, successor, now_us, ran._replace(error=failure.text))
+                found = self._failed(call, message, failure, successor, now_us, ran.took_us or 0)
+                detail = NOT_RUN if failure.is_too_late else ran._replace(error=failure.text)
+            if (for_us := call.handler.terms.result_for_us) is not None and SCHEDULE not in message.headers:
+                found = with_result(
+                    found, message, outcome.result, now_us=now_us, for_us=for_us, bytes_max=self._result_bytes_max
+                )
+            self._settlements.add(message, found, detail)
 
-    def _fail(
-        self, call: Call, message: Message, failure: Failure, successor: Message | None, now_us: int, ran: Detail
-    ) -> None:
+    def _failed(
+        self, call: Call, message: Message, failure: Failure, successor: Message | None, now_us: int, took_us: int
+    ) -> Verdict:
         if failure.is_too_late:
-            self._settlements.add(message, verdict.skipped(message, failure.text, successor))
-            return
+            return verdict.skipped(message, failure.text, successor)
         retry = retry_of(message, call.handler.terms.retry)  # mutant: own-retry-ignored
         if (then := _then(call, message, failure)) == "bury":
             failure = replace(failure, gives_up=True)
         found = verdict.failed(message, failure, retry, now_us, random.random, successor, traced=self._tracebacks)
         if then == "cancel":
             found = verdict.killed(message, successor)
-        self._telemetry.failed(message, failure, found, ran.took_us or 0)
-        self._settlements.add(message, found, ran)
+        self._telemetry.failed(message, failure, found, took_us)
+        return found
 
     def _next_of(self, message: Message, now_us: int, *, called: bool) -> Message | None:
         return self._successor(message, now_us, called=called) if SCHEDULE in message.headers else None

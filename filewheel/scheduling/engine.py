@@ -33,6 +33,7 @@ from filewheel.schedules.occurrences import Occurrences
 from filewheel.scheduling.dispatcher import Dispatcher
 from filewheel.scheduling.events import Telemetry
 from filewheel.scheduling.handler import Handlers
+from filewheel.scheduling.results import RESULT_BYTES_MAX
 from filewheel.scheduling.runners.inline import Inline
 from filewheel.scheduling.runners.loop import Loop
 from filewheel.scheduling.runners.processes import Processes
@@ -375,6 +376,7 @@ class Engine:
             fate=self._occurrences.fate_of,
             tracebacks=limits.tracebacks,
             puts_sync="always" if keeper.directory.settings.sync == "always" else "never",
+            result_bytes_max=min(RESULT_BYTES_MAX, keeper.directory.settings.payload_bytes_max),
             report=keeper.observer.ends.report if limits.history else None,
         )
 

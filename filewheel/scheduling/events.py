@@ -22,8 +22,9 @@ from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument
 from filewheel.firing.cancelled import Cancelled
 from filewheel.journal.settlement import GONE
-from filewheel.message import US_PER_S, Message, MessageId, due_of
+from filewheel.message import RESULT, US_PER_S, Message, MessageId, due_of
 from filewheel.metrics.metrics import EVENTS, Metrics
+from filewheel.runs.run import EXPIRED
 from filewheel.schedules.definition import schedule_of
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.verdict import Verdict
@@ -257,8 +258,11 @@ class Telemetry:
                 self._failures.pop(message.id, None)
                 log.debug("%s %s was cancelled while it ran", message.topic, message.root or message.id)
                 continue
+            if verdict.kind == EXPIRED:
+                continue
             for put in verdict.settlement.puts:
-                self.enqueued(put.topic, put.id)
+                if RESULT not in put.headers:
+                    self.enqueued(put.topic, put.id)
             counts[verdict.kind, message.topic] += 1
             failure, seconds = self._failures.pop(message.id, (None, None)) if self._failures else (None, None)
             error = failure.text if failure is not None else verdict.settlement.reason

@@ -105,6 +105,8 @@ class Terms:
     priority: int = 0
     """Among the calls of a pool that are due, a higher one starts first."""
     catch_up_per_s: float | None = None
+    result_for_us: int | None = None
+    """For how long the results of its calls are kept."""
 
     @property
     def place(self) -> str:
@@ -124,6 +126,8 @@ class Terms:
             raise BadArgument(f"priority is an integer, not {shown(self.priority)}")
         if not isinstance(self.retry, Retry):
             raise BadArgument(f"retry is a Retry, not {shown(self.retry)}", hint="Retry(limit=3, delay_s=10)")
+        if self.batch is not None and self.result_for_us is not None:
+            raise BadArgument("a batch handler returns one value for several calls: it has no results to keep")
         if self.batch is not None and self.where == "process":
             raise BadArgument("a batch handler runs in a thread or in the event loop, not in a process")
 

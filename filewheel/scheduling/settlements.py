@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from filewheel.env import Clock
 from filewheel.errors import Damaged, DiskError, Fenced, FilewheelError, Locked, WheelFull
 from filewheel.format.settings import Sync
-from filewheel.message import US_PER_S, Message
-from filewheel.runs.run import Detail
+from filewheel.message import RESULT, US_PER_S, Message
+from filewheel.runs.run import EXPIRED, Detail
 from filewheel.scheduling.claims import Claims
 from filewheel.scheduling.events import Telemetry
 from filewheel.scheduling.verdict import Verdict
@@ -70,6 +70,11 @@ class Settlements:
         self.claimed -= number
         self.settled += number
 
+    def _count(self, verdicts: Sequence[tuple[Message, Verdict]]) -> None:
+        """Count verdicts that are written; a result that has expired is no work that was done."""
+        self.count(len(verdicts))
+        self.settled -= sum(v.kind == EXPIRED for _, v in verdicts)
+
     def retry_now(self) -> None:
         """Try at the next `write`, even if an attempt failed a moment ago."""
         self._retry_us = self._left_retry_us = 0
@@ -103,7 +108,9 @@ class Settlements:
         """Write verdicts; those that need one bad file are left for later, so that all others go on."""
         # A message that a job enqueued must be durable before it is called: after a power cut the job would enqueue it
         # again, under another id.  # mutant: puts-called-unflushed
-        sync = self._puts_sync if any(v.settlement.puts for _, v in verdicts) else "never"
+        # A result needs no flush: without it its call has not ended either.
+        puts = any(RESULT not in put.headers for _, v in verdicts for put in v.settlement.puts)
+        sync = self._puts_sync if puts else "never"
         try:
             moved_to = self._keeper.settle([v.settlement for _, v in verdicts], sync=sync)
         except (Damaged, DiskError) as exc:
@@ -113,7 +120,7 @@ class Settlements:
             return
         self._verdicts = []
         self.left = self.left if self._left else None
-        self.count(len(verdicts))
+        self._count(verdicts)
         self._telemetry.settled(verdicts, moved_to)
 
     def _leave(self, exc: FilewheelError) -> None:
@@ -136,6 +143,6 @@ class Settlements:
         """Report the written verdicts; keep and return the others."""
         written = [(m, v) for m, v in self._verdicts if not self._keeper.holds(m.id)]
         self._verdicts = [(m, v) for m, v in self._verdicts if self._keeper.holds(m.id)]  # mutant: full-outcome-lost
-        self.count(len(written))
+        self._count(written)
         self._telemetry.settled(written)
         return self._verdicts

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from filewheel.journal.settlement import Settlement
 from filewheel.message import DUE, DUE_END_US, KEY, SCHEDULE, SKIP_LATE, Attempt, Message, with_attempt
+from filewheel.runs.run import EXPIRED
 from filewheel.schedules.definition import without_schedule
 from filewheel.scheduling.failure import Failure, Retry
 from filewheel.scheduling.job import Outbox
@@ -78,6 +79,11 @@ def skipped(message: Message, why: str, successor: Message | None) -> Verdict:
 def passed_over(message: Message, kind: Kind, successor: Message | None) -> Verdict:
     """Return the verdict on a message that needs no call."""
     return Verdict(kind, Settlement(message.id, "acked", successor=successor))
+
+
+def expired(message: Message) -> Verdict:
+    """Return the verdict on the result of a call: nobody calls it, and it is dropped when it is due."""
+    return Verdict(EXPIRED, Settlement(message.id, "acked", outcome=EXPIRED))
 
 
 def deferred(message: Message, due_us: int, kind: Kind = "deferred", why: str = "") -> Verdict:

@@ -8,17 +8,20 @@ Invariant: a call here ends no schedule: `unschedule` does, and `cancel` of the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from filewheel.changes import ids_at_once
+from filewheel.checks import check_number, check_whole
 from filewheel.errors import BadArgument
 from filewheel.firing.cancelled import Cancelled, CancelledIds
-from filewheel.message import SCHEDULE, Message, MessageId
+from filewheel.message import RESULT, SCHEDULE, US_PER_S, Message, MessageId
 from filewheel.reader import given, one_of
 from filewheel.scheduling.call import ANY
 from filewheel.scheduling.events import Telemetry
 from filewheel.scheduling.handler import BaseHandler
 from filewheel.scheduling.options import At, Delay
+from filewheel.scheduling.results import FIRST_WAIT_S, LAST_WAIT_S, Look, value_of
 from filewheel.wheel import Wheel
 
 Named = str | BaseHandler[..., Any, Any]
@@ -31,6 +34,11 @@ def topic_of(handler: Named | None) -> str | None:
     if isinstance(handler, BaseHandler) and name == ANY:
         raise BadArgument("the handler for any name has no jobs of its own", hint="give their name, or a glob")
     return name
+
+
+def is_job(message: Message) -> bool:
+    """Return whether a message is a job, and not the result of one."""
+    return RESULT not in message.headers  # mutant: results-listed
 
 
 def cancels(message: Message) -> bool:
@@ -65,7 +73,10 @@ class Waiting:
 
         Raises BadArgument at once.
         """
-        return self.wheel.list(after=after, before=before, topic=topic_of(handler), limit=limit, dead=dead)
+        if limit is not None:
+            check_whole("limit", limit, least=0)
+        found = self.wheel.list(after=after, before=before, topic=topic_of(handler), dead=dead)
+        return islice((message for message in found if is_job(message)), limit)
 
     def get(self, id_: MessageId | str | None = None, *, key: str | None = None) -> Message | None:
         """Return the job with this id or key, also one that runs or is dead; None when there is none.
@@ -99,6 +110,29 @@ class Waiting:
         if done:
             self._telemetry.cancelled(one_of(id_, key), done)
         return done
+
+    def result(self, id_: MessageId | str, *, timeout_s: float = 0) -> Any:
+        """Return what a call has returned, by the id of its enqueue; wait for it for `timeout_s` seconds.
+
+        Its handler keeps results: @on(result_for="1h"). What has a class comes back as in `Message.args`. Cost: two
+        look-ups, several times a second; for a call that was retried or moved, a read of every pending message.
+
+        Raises ResultTimeout while the call waits, runs, or is to be retried; CallFailed; ResultNotKept; NotFound when
+        the id is not that of a call, or its result has expired; BadArgument.
+        """
+        look = Look(id_)
+        check_number("timeout_s", timeout_s, least=0, most=1e9)
+        wheel = self.wheel
+        clock, disk = wheel._dir.env.clock, wheel._dir.disk
+        end_us = clock.steady_us() + round(timeout_s * US_PER_S)
+        pause_s = FIRST_WAIT_S
+        while (found := look.look(wheel)) is None:
+            left_s = (end_us - clock.steady_us()) / US_PER_S
+            if left_s <= 0:
+                raise look.timed_out(wheel.path, timeout_s)
+            disk.wait_hint(None, min(pause_s, left_s))
+            pause_s = min(pause_s * 2, LAST_WAIT_S)
+        return value_of(found)
 
     def cancel_all(self, handler: Named) -> int:
         """Cancel the jobs of a handler (a name, or a glob of names) that wait; return how many. "*" is all of them.

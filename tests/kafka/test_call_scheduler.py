@@ -516,6 +516,8 @@ Refusal = Callable[[KafkaScheduler], object]
         ("unschedule", lambda s: s.unschedule("x")),
         ("cancel", lambda s: s.cancel("01")),
         ("drain", lambda s: s.drain()),
+        ("result_for", lambda s: s.on("some", result_for="1h")(print)),
+        ("result", lambda s: s.result("x")),
         ("map", lambda s: s.on("some")(print).map(["ann", "bob"])),
         ("list", lambda s: s.list("email")),
         ("get", lambda s: s.get(key="k")),

@@ -37,6 +37,8 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "drain": ("what is due is not known without a delay service", "run(), or a Scheduler on a wheel in tests"),
     "map": ("many records are not one write", "enqueue each call"),
+    "result_for": ("a result has no place that can be asked for it", "have the handler store what it computed"),
+    "result": ("a result has no place that can be asked for it", "have the handler store what it computed"),
     "list": _UNLISTED,
     "get": _UNLISTED,
     "reschedule": _UNLISTED,
@@ -78,6 +80,10 @@ class Unlisted:
     def reschedule(self, *args: object, **options: object) -> NoReturn:
         """Refuse: what waits is in the nodes."""
         raise refused("reschedule")
+
+    def result(self, *args: object, **options: object) -> NoReturn:
+        """Refuse: no results are kept."""
+        raise refused("result")
 
     def cancel_all(self, *args: object, **options: object) -> NoReturn:
         """Refuse: what waits is in the nodes."""

@@ -134,10 +134,10 @@ class KafkaScheduler(Definitions, Unlisted):
     def on(self, name: str | None = None, **options: Any) -> Any:
         """Register a function as the handler of a name (see Scheduler.on).
 
-        Raises BadArgument for concurrency, rate_per_s, coalesce, pool, priority and catch_up_per_s, which are not kept
-        on Kafka.
+        Raises BadArgument for concurrency, rate_per_s, coalesce, pool, priority, catch_up_per_s and result_for, which
+        are not kept on Kafka.
         """
-        for option in ("concurrency", "rate_per_s", "coalesce", "pool", "priority", "catch_up_per_s"):
+        for option in ("concurrency", "rate_per_s", "coalesce", "pool", "priority", "catch_up_per_s", "result_for"):
             if options.get(option) not in (None, False, 0):  # mutant: kafka-limits-accepted
                 raise refused(option)
         return super().on(name, **options)

@@ -20,7 +20,17 @@ from filewheel.runs.run import Place
 from filewheel.scheduling.around import surrounded_async
 from filewheel.scheduling.failure import Failure, killed
 from filewheel.scheduling.job import Job, enter, leave
-from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, failure_of, jobs_of, outcome_of, trace_of
+from filewheel.scheduling.runners.runner import (
+    Begin,
+    Call,
+    Finish,
+    Outcome,
+    failure_of,
+    jobs_of,
+    keep,
+    outcome_of,
+    trace_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +46,7 @@ async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
     """
     jobs = jobs_of(call, clock, wheel)
     good = [job for job in jobs if isinstance(job, Job)]
-    raised = None
+    raised, result = None, None
     limit: asyncio.Timeout | None = None
     if good:
         terms, function = call.handler.terms, call.handler.function
@@ -45,10 +55,11 @@ async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
             made = partial(function, good) if terms.batch else partial(function, *good[0].args, **good[0].kwargs)
             awaited = surrounded_async(call.hooks, good, made) if call.hooks else made()
             if call.timeout_s is None:
-                await awaited
+                value = await awaited
             else:
                 async with asyncio.timeout(call.timeout_s) as limit:
-                    await awaited
+                    value = await awaited
+            result = keep(call, value)
         except TimeoutError as exc:
             is_late = limit is not None and limit.expired()
             raised = time_out(call.timeout_s, trace_of(exc)) if is_late else failure_of(exc)
@@ -63,7 +74,7 @@ async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
             raised = failure_of(exc)
         finally:
             leave(token)
-    return outcome_of(call, jobs, raised)
+    return outcome_of(call, jobs, raised, result)
 
 
 def cancelled_itself() -> Failure:

@@ -24,6 +24,7 @@ from filewheel.scheduling.around import Hook, target_of
 from filewheel.scheduling.failure import Failure, killed
 from filewheel.scheduling.handler import Handler
 from filewheel.scheduling.job import EMPTY_OUTBOX, Outbox
+from filewheel.scheduling.results import Kept
 from filewheel.scheduling.runners.child import resolve
 from filewheel.scheduling.runners.loop import time_out
 from filewheel.scheduling.runners.pool import Grip, Pool, Result
@@ -57,7 +58,7 @@ def request_of(call: Call, wheel: str) -> bytes:
     encode = None if codec.encode is None else target_of(codec.encode)
     packed: bytes = msgpack.packb(
         [function.__module__, function.__qualname__, call.handler.name, pack_message(message), call.started_us, wheel,
-         hooks, encode, decode]
+         hooks, encode, decode, call.keeps_result]
     )  # fmt: skip
     return packed
 
@@ -77,14 +78,21 @@ def _handler(module: str, qualname: str, name: str, encode: str | None, decode: 
 
 def serve(request: bytes) -> bytes:
     """In the process: call the handler, and return the packed outcome."""
-    module, qualname, name, put, started_us, wheel, targets, encode, decode = msgpack.unpackb(request)
+    module, qualname, name, put, started_us, wheel, targets, encode, decode, keeps = msgpack.unpackb(request)
     handler = _handler(module, qualname, name, encode, decode)
     hooks = [resolve(target) for target in targets]
-    outcome = run(Call(handler, [unpack_put(put)], started_us, hooks), SYSTEM_CLOCK, wheel)
+    call = Call(handler, [unpack_put(put)], started_us, hooks)
+    call.keeps_result = keeps
+    outcome = run(call, SYSTEM_CLOCK, wheel)
     failure = outcome.failures[0] if outcome.failures else None
     puts = outcome.puts[0] if outcome.puts else EMPTY_OUTBOX
     packed: bytes = msgpack.packb(
-        [None if failure is None else failure.to_plain(), [pack_message(m) for m in puts.messages], puts.replaces]
+        [
+            None if failure is None else failure.to_plain(),
+            [pack_message(m) for m in puts.messages],
+            puts.replaces,
+            outcome.result,
+        ]
     )
     return packed
 
@@ -158,11 +166,12 @@ class Processes:
 def outcome_of_result(call: Call, result: Result) -> Outcome:
     """Return the outcome of a call from the pool's result."""
     if result.outcome == "returned":
-        failure, packed, replaces = msgpack.unpackb(result.value)
-        if failure is None and not packed:
+        failure, packed, replaces, kept = msgpack.unpackb(result.value)
+        if failure is None and not packed and kept is None:
             return Outcome(call)
         puts = Outbox([unpack_put(put) for put in packed], [MessageId(i) for i in replaces])
-        return Outcome(call, [None if failure is None else Failure.of_plain(failure)], [puts])
+        failures = [None if failure is None else Failure.of_plain(failure)]
+        return Outcome(call, failures, [puts], result=None if kept is None else Kept(*kept))
     if result.outcome == "killed":
         return Outcome.failed(call, killed())
     if result.outcome == "timed_out":

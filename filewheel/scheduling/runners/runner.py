@@ -26,6 +26,7 @@ from filewheel.scheduling.handler import Handler
 from filewheel.scheduling.job import EMPTY_OUTBOX, Job, Outbox, enter, leave
 from filewheel.scheduling.options import Policy
 from filewheel.scheduling.own_terms import timeout_of
+from filewheel.scheduling.results import Kept, kept
 from filewheel.values import unpack_call
 
 _TRACE_LENGTH = 8000
@@ -36,7 +37,7 @@ _PIECE_CHARS = 1200
 class Call:
     """One call of a handler: with one message, or with several for a batch handler."""
 
-    __slots__ = ("_open", "begun_us", "handler", "hooks", "kill", "messages", "started_us", "timeout_s")
+    __slots__ = ("_open", "begun_us", "handler", "hooks", "keeps_result", "kill", "messages", "started_us", "timeout_s")
 
     def __init__(
         self, handler: Handler[..., Any], messages: list[Message], started_us: int, hooks: Sequence[Hook] = ()
@@ -54,6 +55,7 @@ class Call:
         # mutant: own-timeout-ignored
         if TIMEOUT in messages[0].headers and handler.terms.batch is None:  # a batch has one time-out: the handler's
             self.timeout_s = timeout_of(messages[0], self.timeout_s)
+        self.keeps_result = handler.terms.result_for_us is not None
         self.kill: Kill | None = None
         """The request to end it, once there is one."""
         self._open = [True]
@@ -69,7 +71,7 @@ class Call:
 class Outcome:
     """The end of a call: for each of its messages a failure or None, and its outbox."""
 
-    __slots__ = ("call", "ended_us", "failures", "puts")
+    __slots__ = ("call", "ended_us", "failures", "puts", "result")
 
     def __init__(
         self,
@@ -77,8 +79,11 @@ class Outcome:
         failures: Sequence[Failure | None] | None = None,
         puts: Sequence[Outbox] | None = None,
         ended_us: int = 0,
+        result: Kept | None = None,
     ) -> None:
         self.call = call
+        self.result = result
+        """What the function returned, if its handler keeps results."""
         self.failures = failures
         self.puts = puts
         self.ended_us = ended_us
@@ -151,11 +156,13 @@ def jobs_of(call: Call, clock: Clock, wheel: str) -> list[Job | Failure]:
     return made
 
 
-def outcome_of(call: Call, jobs: Sequence[Job | Failure], raised: Failure | None) -> Outcome:
+def outcome_of(
+    call: Call, jobs: Sequence[Job | Failure], raised: Failure | None, result: Kept | None = None
+) -> Outcome:
     """Return the outcome of a call whose function returned, or raised."""
     failures: list[Failure | None] = []
     puts: list[Outbox] = []
-    is_plain = raised is None
+    is_plain = raised is None and result is None
     for job in jobs:
         if isinstance(job, Failure):
             failure: Failure | None = job
@@ -165,7 +172,12 @@ def outcome_of(call: Call, jobs: Sequence[Job | Failure], raised: Failure | None
         failures.append(failure)
         puts.append(enqueued)
         is_plain = is_plain and failure is None and not enqueued
-    return Outcome(call) if is_plain else Outcome(call, failures, puts)
+    return Outcome(call) if is_plain else Outcome(call, failures, puts, result=result)
+
+
+def keep(call: Call, value: object) -> Kept | None:
+    """Return what a function returned as it is kept; None when its handler keeps no results."""
+    return kept(value, call.handler.sender.codec.encode) if call.keeps_result else None
 
 
 def failure_of(exc: BaseException) -> Failure:
@@ -211,22 +223,24 @@ def run(call: Call, clock: Clock, wheel: str) -> Outcome:
     if not good:
         return outcome_of(call, jobs, None)
     function, batch = call.handler.function, call.handler.terms.batch
+    value: object = None
     first = good[0]
     token = enter(None if batch else first)
     try:
         if call.hooks:  # in a context of its own: what a hook sets ends with the call
             made = partial(function, good) if batch else partial(function, *first.args, **first.kwargs)
-            copy_context().run(surrounded, call.hooks, good, made)  # mutant: hook-context-stays
+            value = copy_context().run(surrounded, call.hooks, good, made)  # mutant: hook-context-stays
         elif batch:
             function(good)
         else:
-            function(*first.args, **first.kwargs)
+            value = function(*first.args, **first.kwargs)
+        result = keep(call, value)
     except KeyboardInterrupt:
         raise
     except BaseException as exc:
         return outcome_of(call, jobs, failure_of(exc))
     finally:
         leave(token)
-    if len(jobs) == 1 and first.failed is None and first.puts is EMPTY_OUTBOX:
+    if len(jobs) == 1 and first.failed is None and first.puts is EMPTY_OUTBOX and result is None:
         return Outcome(call)
-    return outcome_of(call, jobs, None)
+    return outcome_of(call, jobs, None, result)
