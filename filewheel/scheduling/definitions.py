@@ -123,11 +123,10 @@ class Definitions(Sender[MessageId]):
         Raises BadArgument for a wrong argument, and when another function has the name.
         """
         check_known(self.on, unknown)
-        retry = Retry() if retry is None else retry
-        for_us = check_result_for(result_for)
         terms = Terms(
-            "thread", retry, timeout_s, concurrency, rate_per_s, batch, pool, priority, catch_up_per_s, for_us
-        )
+            "thread", Retry() if retry is None else retry, timeout_s, concurrency, rate_per_s, batch, pool, priority,
+            catch_up_per_s, check_result_for(result_for),
+        )  # fmt: skip
         options = Options(skip_late_s=skip_late_s, coalesce=coalesce)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:

@@ -95,8 +95,7 @@ class Dispatcher:
         self._unknown = unknown
         self._clock = clock
         self._telemetry = telemetry
-        self._successor = successor
-        self._fate = fate
+        self._successor, self._fate = successor, fate
         self._tracebacks = tracebacks
         self._result_bytes_max = result_bytes_max
         # mutant: held-fills-the-room

@@ -425,7 +425,7 @@ def test_run_drops_results_that_have_expired_and_prints_none(mixed: Path, raw: b
 def test_run_gives_no_result_to_a_command(mixed: Path, tmp_path: Path) -> None:
     done = Fw(mixed)("run", "--once", "--", "sh", "-c", f"echo $FILEWHEEL_TOPIC >> {tmp_path}/fired")
     assert (tmp_path / "fired").read_text() == "plain\n"
-    assert "was not run" not in done.stderr
+    assert "was not run" not in done.err
     with Wheel(mixed) as wheel:
         assert wheel.stats().pending == 0
 
