@@ -15,7 +15,12 @@ from typing import Any
 
 import click
 
-from filewheel import FilewheelError, __version__
+try:
+    from filewheel import FilewheelError, __version__
+except ImportError as exc:
+    if getattr(exc, "kind", "") != "wrong-platform":
+        raise
+    sys.exit(f"filewheel: {exc}")  # the one error that is no verb's
 
 from .failure import MEANING, USAGE, failure_of
 from .foreign import meant

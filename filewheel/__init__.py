@@ -10,7 +10,13 @@ A file imports only from its own folder and from those to the left of it (tests/
 
 __version__ = "0.1.0"
 
+import sys as _sys
 import typing as _typing
+
+from filewheel.errors import platform_error as _platform_error
+
+if (_refused := _platform_error(_sys.platform)) is not None:  # before the rest: on Windows the import of fcntl fails
+    raise _refused
 
 from filewheel.changes import Revived
 from filewheel.errors import (
@@ -46,6 +52,7 @@ from filewheel.errors import (
     Unsafe,
     WheelExists,
     WheelFull,
+    WrongPlatform,
     WrongSource,
 )
 from filewheel.firing.cancelled import Cancelled, CancelledIds
@@ -173,6 +180,7 @@ __all__ = [
     "Wheel",
     "WheelExists",
     "WheelFull",
+    "WrongPlatform",
     "WrongSource",
     "__version__",
     "add_backup",

@@ -27,6 +27,7 @@
     ├── TooFewCopies                         fewer wheels hold it than the set asks for
     ├── NotClaimed                           acknowledged or put back without being claimed
     ├── TooManyTimers                        a timer in memory has as many pending as it may
+    ├── WrongPlatform (also an ImportError)  raised by `import filewheel` where the system is not Linux
     ├── WrongSource                          the wheel of another Kafka topic, partition or cluster
     └── ClusterError                         Kafka refused, or did not answer
         ├── NoBroker                         no broker answers at this address
@@ -293,6 +294,12 @@ class TooManyTimers(FilewheelError):
     kind = "too-many-timers"
 
 
+class WrongPlatform(FilewheelError, ImportError):
+    """The system is not Linux. Raised by `import filewheel`, so it is caught as an ImportError."""
+
+    kind = "wrong-platform"
+
+
 class WrongSource(FilewheelError):
     """The wheel has records of another topic, partition or cluster of Kafka; nothing was done."""
 
@@ -337,6 +344,16 @@ class Outlived(ClusterError):
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+
+
+def platform_error(name: str) -> WrongPlatform | None:
+    """Return the error of a `sys.platform` that filewheel refuses; None for Linux."""
+    refused = WrongPlatform(
+        f"filewheel runs on Linux only, and this is {name}: its promises rest on fdatasync, flushes of directories and "
+        "locks that were tested nowhere else",
+        hint="a container, a virtual machine, or WSL 2",
+    )
+    return None if name == "linux" else refused  # mutant: any-platform
 
 
 UNWRITTEN = "nothing of this call was written"

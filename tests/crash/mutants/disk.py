@@ -155,4 +155,6 @@ MUTANTS: list[Mutant] = [
       "tests/replication/test_replicator.py::test_an_error_of_one_backup_lets_go_of_all_and_the_next_pass_brings_them_in_step"),
     m("status-bare", "D", unguarded(1), "a roster that cannot be opened is an error of the tree",
       "tests/test_leftovers.py::test_a_roster_that_cannot_be_opened_is_a_disk_error_of_whoever_looks_at_the_set"),
+    m("any-platform", "D", ALWAYS, "on a system that was never tested the import is refused",
+      "tests/test_platform.py::test_on_another_system_than_linux_the_import_is_refused"),
 ]  # fmt: skip
