@@ -195,7 +195,9 @@ def json_keys() -> Iterator[str]:
         for words in (
             "init -C {new}", "stats", "inspect", "inspect list", "inspect {id}", "inspect {dead}", "inspect schedules",
             "dead list", "health", "doctor --no-measure --verify", "history", "top",
-            "pause --topic p --json", "resume --topic p --json", "schedule list", "backup list", "when 1h", "enqueue --in 1h --json x", "reschedule {id} --in 2h --json",
+            "pause --topic p --json", "resume --topic p --json", "schedule list", "backup list", "when 1h",
+            "enqueue --in 1h --json x",
+            "reschedule {id} --in 2h --json",
             "cancel --all --topic t --yes --json", "kill --json {dead}",
         ):  # fmt: skip
             args = words.format(id=id_, dead=dead, new=Path(directory) / "new").split()
