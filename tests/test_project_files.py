@@ -54,3 +54,16 @@ def test_a_page_that_is_named_there_exists(name: str) -> None:
     for page in re.findall(r"\b(?:docs/[\w-]+\.md|CHANGELOG\.md)\b", text):
         assert (REPO / page).is_file(), page
     assert "@" not in text  # no address that nobody reads
+
+
+def test_the_hooks_of_a_commit_call_what_the_checkout_has_and_download_nothing() -> None:
+    found = form(REPO / ".pre-commit-config.yaml")
+    assert [one["repo"] for one in found["repos"]] == ["local"]
+    hooks = found["repos"][0]["hooks"]
+    assert {hook["id"] for hook in hooks} == {"ruff-check", "ruff-format", "mypy", "api"}
+    for hook in hooks:
+        assert hook["language"] == "system"
+        assert "additional_dependencies" not in hook
+        command, *words = hook["entry"].split()
+        assert command.startswith(".venv/bin/")
+        assert all((REPO / word).exists() for word in words if "/" in word)
