@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define INTERFACE 11 /* as in loops.py: a build with another number is not used */
+#define INTERFACE 12 /* as in loops.py: a build with another number is not used */
 
 static PyObject *message_type, *id_type;
 
@@ -860,6 +860,8 @@ static PyMethodDef methods[] = {
     {"crc32", (PyCFunction)(void (*)(void))crc32, METH_FASTCALL, NULL},
     {"learn_frame", learn_frame, METH_O, NULL},
     {"read_frames", (PyCFunction)(void (*)(void))read_frames, METH_FASTCALL, NULL},
+    {"learn_outgoing", (PyCFunction)(void (*)(void))learn_outgoing, METH_FASTCALL, NULL},
+    {"deliveries", (PyCFunction)(void (*)(void))deliveries, METH_FASTCALL, NULL},
     {"learn_record", learn_record, METH_O, NULL},
     {"learn_put", learn_put, METH_O, NULL},
     {"read_records", read_records, METH_O, NULL},
@@ -889,7 +891,7 @@ PyMODINIT_FUNC PyInit__loops(void)
     if (made != NULL && (add_type(made, "PutTable", &puts_spec) < 0 ||
                          add_type(made, "Pen", &pen_spec) < 0 ||
                          add_type(made, "TimeoutWheel", &timeout_wheel_spec) < 0 || timeouts_init(made) < 0 ||
-                         forks_init() < 0 || log_init() < 0 ||
+                         forks_init() < 0 || log_init() < 0 || deliveries_init() < 0 ||
                          PyModule_AddIntConstant(made, "INTERFACE", INTERFACE) < 0))
         Py_CLEAR(made);
     return made;

@@ -116,6 +116,11 @@ PyObject *read_records(PyObject *self, PyObject *messages);
 PyObject *records_size(PyObject *self, PyObject *records);
 PyObject *delayed_puts(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 
+/* _deliveries.c */
+int deliveries_init(void);
+PyObject *learn_outgoing(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *deliveries(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+
 /* _puts.c */
 extern PyType_Spec puts_spec;
 

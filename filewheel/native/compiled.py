@@ -58,6 +58,8 @@ sort = loops.sort
 count_seconds = loops.count_seconds
 plain_messages = loops.plain_messages
 learn_record = log.learn_record
+learn_outgoing = log.learn_outgoing
+deliveries = log.deliveries
 learn_put = log.learn_put
 read_records = log.read_records
 records_size = log.records_size
@@ -104,6 +106,8 @@ if not os.environ.get("FILEWHEEL_PURE"):
             count_seconds = _loops.count_seconds
             plain_messages = _loops.plain_messages
             learn_record = _loops.learn_record
+            learn_outgoing = _loops.learn_outgoing
+            deliveries = _loops.deliveries
             learn_put = _loops.learn_put
             read_records = _loops.read_records
             records_size = _loops.records_size

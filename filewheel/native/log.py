@@ -1,4 +1,4 @@
-"""Records of a Kafka log, in Python. `_log.c` has the same in C; `compiled.py` chooses.
+"""Records of a Kafka log, in Python. `_log.c` and `_deliveries.c` have the same in C; `compiled.py` chooses.
 
 Here each place is None, which lets the caller apply its own rules: in C only what is plain is not.
 Invariant: what is not None is what those rules return (tests/test_log_loops.py compares them).
@@ -19,6 +19,20 @@ def learn_record(record: type[Any], /) -> None:
 
 def learn_put(put: type[Any], /) -> None:
     """Set the class of puts, a named tuple."""
+
+
+def learn_outgoing(outgoing: type[Any], message: type[Any], /) -> None:
+    """Set the class of records that go out, and that of the messages that they are made of."""
+
+
+def deliveries(
+    messages: list[Any], topic: bytes, partition: int, fired_ms: int, keep_routing: bool, /
+) -> tuple[list[Any], bool]:
+    """Return the records that due messages of a partition become, and whether one is None: the rules have to make it.
+
+    `topic` is the delay topic.
+    """
+    return [None] * len(messages), bool(messages)
 
 
 def read_records(messages: list[Any], /) -> tuple[list[Any], bool]:

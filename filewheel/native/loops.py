@@ -18,7 +18,7 @@ import msgpack
 
 from filewheel.message import MessageId
 
-INTERFACE = 11
+INTERFACE = 12
 """Counts the changes of these functions' signatures."""
 
 PUT_PREFIX = b"\x98\x01\xc4\x10"

@@ -155,7 +155,10 @@ class Rendering:
         self.is_diverted = False
         self.options = "those of the test"
 
-    def outgoing(self, partition: int, message: Message, fired_ms: int) -> Outgoing:
+    def outgoing(self, partition: int, messages: Sequence[Message], fired_ms: int) -> list[Outgoing]:
+        return [self._outgoing(message, fired_ms) for message in messages]
+
+    def _outgoing(self, message: Message, fired_ms: int) -> Outgoing:
         topic = "absent" if message.payload.startswith(b"absent") else "target"
         return Outgoing(topic, None, message.payload, [("fired", str(fired_ms).encode())])
 

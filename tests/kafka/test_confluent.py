@@ -119,8 +119,8 @@ class Targeting(Rendering):
         super().__init__(place.topic, topic_id)
         self.target = place.target
 
-    def outgoing(self, partition: int, message: Any, fired_ms: int) -> Outgoing:
-        return Outgoing(self.target, None, message.payload)
+    def outgoing(self, partition: int, messages: Any, fired_ms: int) -> list[Outgoing]:
+        return [Outgoing(self.target, None, message.payload) for message in messages]
 
 
 class Running:

@@ -29,10 +29,10 @@ def message_of(rules: Rules, one: Record) -> Message:
 
 def test_a_record_goes_to_its_target_and_a_bad_one_to_the_dead_letter_topic() -> None:
     rules = Rules(Policy("delay"), "node", "id")
-    out = rules.outgoing(3, message_of(rules, record()), DUE_MS + 1)
+    (out,) = rules.outgoing(3, [message_of(rules, record())], DUE_MS + 1)
     assert (out.topic, out.key, out.value) == ("mail", None, b"hello")
     assert dict(out.headers)["filewheel-id"] == b"delay-3-9"
-    bad = rules.outgoing(3, message_of(rules, record(headers=[])), DUE_MS)
+    (bad,) = rules.outgoing(3, [message_of(rules, record(headers=[]))], DUE_MS)
     assert bad.topic == "delay.dlt"
     assert b"no due" in (dict(bad.headers)[ERROR] or b"")
 

@@ -124,7 +124,8 @@ class LevelQueue:
             put = self._queue.popleft()
             self._bytes -= len(put.envelope)
             self._unit.append(put)
-        self._records = [self._rules.outgoing(self.partition, _message_of(put), now_us // 1000) for put in self._unit]
+        messages = [_message_of(put) for put in self._unit]
+        self._records = self._rules.outgoing(self.partition, messages, now_us // 1000)
         self._left = list(range(len(self._unit)))
 
     def ended(self, outcome: Outcome, now_us: int, steady_us: int) -> None:

@@ -61,8 +61,8 @@ class Rendering(Protocol):
     def options(self) -> str:
         """The digest of the options that give the ids."""
 
-    def outgoing(self, partition: int, message: Message, fired_ms: int) -> Outgoing:
-        """Return the record that a due message becomes."""
+    def outgoing(self, partition: int, messages: Sequence[Message], fired_ms: int) -> list[Outgoing]:
+        """Return the records that due messages become."""
 
     def instead(self, partition: int, message: Message, refusal: Refusal, now_ms: int) -> Outgoing | None:
         """Return the record that takes the place of a refused one; None to send the same one again."""
@@ -264,7 +264,7 @@ class Firing:
         fired_ms = now_us // 1000
         if messages:
             self.counts.late_us = now_us - messages[0].due_us
-        records = [self._rendering.outgoing(self.partition, message, fired_ms) for message in messages]
+        records = self._rendering.outgoing(self.partition, messages, fired_ms)
         return _Unit(chunk, records, after, list(range(len(records))))
 
     def _send(self) -> None:

@@ -18,7 +18,7 @@ from filewheel.kafka.records.headers import DUE_END_MS, Cancel, Delayed, delayed
 from filewheel.kafka.records.options import Policy
 from filewheel.kafka.records.record import Outgoing, Record
 from filewheel.message import Message
-from filewheel.native.compiled import delayed_puts
+from filewheel.native.compiled import delayed_puts, deliveries
 
 TARGETS_MAX = 4096
 """Records with another target are understood in Python: one topic has few targets."""
@@ -51,9 +51,17 @@ class Rules:
             puts = [put or self._put(record) for put, record in zip(puts, records, strict=True)]
         return puts
 
-    def outgoing(self, partition: int, message: Message, fired_ms: int) -> Outgoing:
-        """Return the record that a due message becomes. Raises Damaged, or NewerFormat."""
-        return fate.outgoing(message, partition, fired_ms, self._policy)
+    def outgoing(self, partition: int, messages: Sequence[Message], fired_ms: int) -> list[Outgoing]:
+        """Return the records that due messages become. Cost: 1 µs each, of one that is not plain 9 µs.
+
+        Raises Damaged, or NewerFormat.
+        """
+        policy = self._policy
+        made, is_left = deliveries(list(messages), policy.topic.encode(), partition, fired_ms, policy.keep_routing)
+        if is_left:
+            pairs = zip(made, messages, strict=True)
+            made = [one or fate.outgoing(message, partition, fired_ms, policy) for one, message in pairs]
+        return made
 
     def instead(self, partition: int, message: Message, refusal: Refusal, now_ms: int) -> Outgoing | None:
         """Return the record that takes the place of a refused one; None to send the same one again."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from filewheel.native.compiled import learn_record
+from filewheel.message import Message
+from filewheel.native.compiled import learn_outgoing, learn_record
 
 NO_TIMESTAMP = -1
 """The timestamp of a record that has none."""
@@ -43,3 +44,6 @@ class Outgoing:
     headers: Headers = ()
     partition: int | None = None
     """None: the client's partitioner decides, by the key."""
+
+
+learn_outgoing(Outgoing, Message)
