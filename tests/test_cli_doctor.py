@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,22 @@ def test_damage_is_in_the_report_and_the_rest_of_it_is_there(fw: Fw, names: list
     assert report["versions"]
     assert report["place"]["exists"]
     assert not [secret for secret in SECRETS if secret in result.out + result.err]
+
+
+@pytest.mark.damages
+def test_a_value_in_a_file_that_verifies_and_holds_nonsense_is_not_in_the_report(fw: Fw) -> None:
+    populate(fw.wheel)
+    (fw.wheel / "paused.json").write_bytes(seal({"paused": 1, "entries": "my-pause"}))
+    with Wheel(fw.wheel) as wheel:
+        journal = wheel._writer()
+        id_ = journal.new_id(time.time_ns() // 1000 + 3_600_000_000)
+        journal.append([b"\x98\x01\xc4\x10" + id_ + b"\xa8my-topic\x01\xa8my-topi\xff\xa8my-value\x04\x05"], 1)
+    result = invoke("-C", fw.wheel, "doctor", "--no-measure", "--verify")
+    (report,) = result.json
+    assert (result.code, report["verify"]["damage"]) == (12, 2)
+    whats = [place["what"] for place in report["verify"]["places"]]
+    assert all(whats)
+    assert not [secret for secret in SECRETS if secret in result.out]
 
 
 @pytest.mark.damages

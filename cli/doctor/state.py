@@ -5,12 +5,13 @@ Invariant: no payload, header, topic, key, or name of a schedule or a pause is i
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from filewheel import FilewheelError, Wheel
+from filewheel import Damaged, FilewheelError, Wheel
 from filewheel.live.health import check_health
 from filewheel.live.stats_fields import stats_fields
 from filewheel.tools import Directory, open_directory
@@ -52,7 +53,10 @@ class State:
         try:
             return read()
         except (FilewheelError, OSError) as exc:
-            self.failures.append(failure_of(exc))
+            failure = failure_of(exc)
+            if isinstance(exc, Damaged):
+                failure = Failure(failure.kind, f"{exc.path or self._path}: {plain(exc.what)}", hint=failure.hint)
+            self.failures.append(failure)
             return None
 
     def _troubles(self) -> list[dict[str, Any]]:
@@ -113,16 +117,18 @@ def _directory(path: str) -> Iterator[Directory]:
         directory.disk.release()
 
 
+def plain(what: str) -> str:
+    """Return what is wrong with a file, without the value that was found there: it may be a part of a message."""
+    return re.split(r": | \(", what, maxsplit=1)[0]
+
+
 def _summary(report: Report) -> dict[str, Any]:
-    """Return what a verification found. The texts about keys name keys, so they are left out."""
+    """Return what a verification found. Only notes name keys, so they are only counted."""
     damage = report.damage
     return {
         "bytes": report.bytes,
         "files": report.files,
         "notes": len(report.findings) - len(damage),
         "damage": len(damage),
-        "places": [
-            {"file": f.name, "offset": f.offset, "what": None if f.name.startswith("keys") else f.what}
-            for f in damage[:_DAMAGED_MAX]
-        ],
+        "places": [{"file": f.name, "offset": f.offset, "what": plain(f.what)} for f in damage[:_DAMAGED_MAX]],
     }
