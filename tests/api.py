@@ -36,6 +36,8 @@ MODULES = (
     "filewheel.bridges.prometheus", "filewheel.bridges.otel", "filewheel.kafka",
 )  # fmt: skip
 """What a program may import. One that needs an extra is left out where that is missing."""
+BY_BUILD = {"LoopWheel": {"call_at", "call_later"}}
+"""Methods that are in C or in Python, by the build; tests/timers call both."""
 FREE = {"headers", "topics", "libraries", "kwargs"}
 """JSON objects whose keys are a user's, or those of a machine."""
 
@@ -59,7 +61,7 @@ def lines_of(module: str) -> Iterator[str]:
             yield from _class(name, value)
         elif callable(value) and not hasattr(value, "__origin__"):
             yield f"{name}{signature(value)}"
-        elif name == "__version__":
+        elif name in ("__version__", "COMPILED"):
             yield name
         else:
             yield f"{name} = {shown(value)}"
@@ -67,16 +69,17 @@ def lines_of(module: str) -> Iterator[str]:
 
 def _class(name: str, cls: type) -> Iterator[str]:
     bases = [b.__name__ for b in cls.__bases__ if b is not object and not b.__name__.startswith("_")]
+    if name == "LoopTimeout":  # in C or in Python, by the build
+        yield f"class {name}"
+        return
     yield f"class {name}({', '.join(bases)})" if bases else f"class {name}"
-    if cls.__module__.endswith("_loops") or name == "LoopTimeout":
-        return  # in C or in Python, by the build
     if issubclass(cls, enum.Enum):
         yield from (f"  {one.name} = {shown(one.value)}" for one in cls)
     elif not issubclass(cls, BaseException):
         yield f"  {name}{signature(cls)}"
     elif isinstance(kind := getattr(cls, "kind", None), str):
         yield f"  kind = {kind!r}"
-    for member in sorted(_members(cls)):
+    for member in sorted(_members(cls) - BY_BUILD.get(name, set())):
         value = inspect.getattr_static(cls, member)
         if isinstance(value, property):
             yield f"  .{member} (property)"
