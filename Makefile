@@ -12,7 +12,7 @@ GROUP   = $(BIN)/python -c 'import sys, tomllib; \
 	expand = lambda n: [x for i in groups[n] for x in (expand(i["include-group"]) if isinstance(i, dict) else [i])]; \
 	print("\n".join(expand(sys.argv[1])))'
 
-.PHONY: demo test lint types bench crash clean help
+.PHONY: demo test lint types docs bench crash clean help
 
 help: ## show what there is
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*##/\t/'
@@ -31,6 +31,9 @@ types: $(VENV)/.ready-dev ## mypy, strict; and the stub of the C module beside w
 	$(BIN)/mypy
 	@ls filewheel/native/_loops.*.so >/dev/null 2>&1 || echo "(the C module was not built: its stub is not checked)"
 	@! ls filewheel/native/_loops.*.so >/dev/null 2>&1 || $(BIN)/stubtest --mypy-config-file pyproject.toml filewheel.native._loops
+
+docs: $(VENV)/.ready-docs ## the site of the documentation, into site/; links and anchors are checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict -f .ci/site/mkdocs.yml
 
 bench: $(VENV)/.ready-bench ## filewheel beside other stores, 20 to 30 minutes; FULL=1: hours; DOCS=1: writes docs/benchmarks.md
 	@tests/bench/servers.sh
@@ -62,11 +65,15 @@ $(VENV)/.ready-bench: $(VENV)/.ready
 			echo "(not installed, left out: $$library)" >&2; done
 	@touch $@
 
+$(VENV)/.ready-docs: $(VENV)/.ready
+	@$(GROUP) docs | $(BIN)/python -m pip install --quiet --disable-pip-version-check -r /dev/stdin
+	@touch $@
+
 $(VENV)/.ready-dev: $(VENV)/.ready
 	@$(GROUP) dev | $(BIN)/python -m pip install --quiet --disable-pip-version-check -r /dev/stdin
 	@touch $@
 
 clean: ## remove everything that was made here
 	rm -f filewheel/native/_loops*.so
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
