@@ -32,6 +32,7 @@ NEWER = 13
 FENCED = 14
 UNKILLABLE = 15
 TIMED_OUT = 16
+UNDONE = 17
 NO_KEEPER = 20
 STUCK = 21
 LATE = 22
@@ -55,6 +56,7 @@ MEANING = {
     FENCED: "fenced: this wheel is a backup, or another one was promoted",
     UNKILLABLE: "it runs in a thread or in a program, which nothing can end from outside",
     TIMED_OUT: "the time was up before it ended",
+    UNDONE: "undone: the wheel was resumed while it was drained",
     NO_KEEPER: "no keeper runs (health, kill)",
     STUCK: "health: the keeper does not come around",
     LATE: "health: a due message has waited too long",
@@ -85,6 +87,7 @@ _CODES = {
     "backups": BACKUPS,
     "unkillable": UNKILLABLE,
     "timed-out": TIMED_OUT,
+    "undone": UNDONE,
     "interrupted": INTERRUPTED,
 }
 

@@ -6,12 +6,14 @@ import json
 import os
 import re
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cli.failure import FENCED, LOCKED, NOT_FOUND, PARTLY, USAGE
+from cli.failure import FENCED, LOCKED, NOT_FOUND, PARTLY, UNDONE, USAGE
 from filewheel import Keeper, Scheduler, Wheel
 from filewheel.replication.members import add_backup
 from tests.cli_support import Fw, finish, on_terminal, start
@@ -226,6 +228,60 @@ def test_a_drain_waits_for_the_command_in_hand_and_the_next_run_fires_nothing_be
         assert eventually(lambda: not list(wheel.list()))
         fw("pause", "--drain")
         assert finish(later).code == 0
+
+
+def test_a_resume_while_a_drain_waits_undoes_it_and_the_keeper_fires_on(fw: Fw) -> None:
+    with Wheel(fw.wheel) as wheel, Keeper(fw.wheel) as keeper:
+        wheel.enqueue(b"x")
+
+        def resume() -> None:
+            assert eventually(lambda: wheel.paused().drains == 1)
+            wheel.resume()
+
+        other = threading.Thread(target=resume)
+        other.start()
+        result = fw("pause", "--drain", "--timeout", "20s", code=UNDONE)
+        other.join()
+        assert result.json[0]["drained"] is False
+        assert "the wheel was resumed before what fires had ended" in result.err
+        assert not keeper.is_drained
+        keeper.ack(keeper.claim(wait=True))
+
+
+KEEPER = """
+import sys, time
+from filewheel import Keeper
+with Keeper(sys.argv[1]) as keeper:
+    while not keeper.is_drained:
+        keeper.claim()
+        time.sleep(0.01)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def test_a_drain_returns_when_the_process_of_the_keeper_has_exited(
+    fw: Fw, running: list[subprocess.Popen[str]]
+) -> None:
+    process = start(command=[sys.executable, "-c", KEEPER, str(fw.wheel), "0.5"])
+    running.append(process)
+    with Wheel(fw.wheel) as wheel:
+        assert eventually(lambda: wheel.running().keeper_pid == process.pid)
+        result = fw("pause", "--drain")
+        assert process.poll() == 0
+        assert "has not exited" not in result.err
+        finish(process)
+
+
+def test_a_drain_does_not_wait_for_a_program_that_goes_on_without_its_keeper(
+    fw: Fw, running: list[subprocess.Popen[str]]
+) -> None:
+    process = start(command=[sys.executable, "-c", KEEPER, str(fw.wheel), "600"])
+    running.append(process)
+    with Wheel(fw.wheel) as wheel:
+        assert eventually(lambda: wheel.running().keeper_pid == process.pid)
+        result = fw("pause", "--drain")
+        assert result.json[0]["drained"] is True
+        assert f"process {process.pid} fires nothing more, and has not exited" in result.err
 
 
 def test_run_until_empty_waits_for_what_is_paused(fw: Fw, running: list[subprocess.Popen[str]]) -> None:

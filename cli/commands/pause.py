@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
 import time
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 import click
 
-from filewheel import Wheel
+from filewheel import FilewheelError, Pause, Wheel
 
 from .. import times
 from ..failure import Failure
@@ -18,6 +23,18 @@ from ..times import US_PER_S
 from ..verb import verb
 
 _LOOK_S = 0.05
+_EXIT_S = 2.0
+"""How long the process of a drained keeper is waited for: a program may live on when its keeper is closed."""
+
+Drain = Literal["drained", "late", "undone"]
+
+
+class _Process(NamedTuple):
+    """The keeper's process, if it can be seen from here."""
+
+    pid: int
+    fd: int
+    """Readable when it has exited, and never for a later process of the same number."""
 
 
 @verb(
@@ -42,7 +59,8 @@ def command(out: Output, topic: str | None, schedule: str | None, why: str, drai
     and more can be enqueued. `inspect` and `stats` list the pauses.
 
     With --drain, the process that fires finishes what runs and exits with 0, and its standbys exit too. A `run` that is
-    started later becomes the keeper and fires nothing until the resume.
+    started later becomes the keeper and fires nothing until the resume. A resume while this waits undoes the drain:
+    what has not exited fires on.
 
     \b
     Exit codes:
@@ -50,6 +68,7 @@ def command(out: Output, topic: str | None, schedule: str | None, why: str, drai
      11  with --timeout: a process still fires; the wheel stays paused
      12  paused.json is damaged
      14  this wheel is a backup: pause the primary
+     17  with --drain: it was resumed before all had ended
     """
     if topic is not None and schedule is not None:
         raise click.UsageError("give --topic or --schedule, not both")
@@ -57,29 +76,66 @@ def command(out: Output, topic: str | None, schedule: str | None, why: str, drai
         raise click.UsageError("--drain is for the whole wheel")
     if timeout is not None and not drain:
         raise click.UsageError("--timeout goes with --drain")
-    with out.wheel() as wheel:
+    with out.wheel() as wheel, contextlib.ExitStack() as stack:
+        keeper = stack.enter_context(_keeper(wheel)) if drain else None
         made = wheel.pause(topic=topic, schedule=schedule, why=why, drain=drain)
         if schedule is not None and wheel.get(key=f"filewheel.every:{schedule}") is None:
             out.warn(f"no schedule {schedule!r} waits now; the pause holds one that is started later")
-        drained = {"drained": _wait(wheel, timeout)} if drain else {}
+        ended = _wait(wheel, made, keeper, timeout) if drain else None
         if out.wants_json:
-            out.record(pause_fields(made) | drained)
-        else:
+            out.record(pause_fields(made) | ({} if ended is None else {"drained": ended == "drained"}))
+        elif ended != "undone":
             out.write(f"{out.style('paused'.ljust(13), bold=True)}{safe(pause_text(made, times.now_us()))}")
         out.flush()
-        if drained and not drained["drained"]:
+        if ended == "undone":
+            raise Failure(
+                "undone", "the wheel was resumed before what fires had ended: it is not drained, and not paused",
+                hint="processes that have not exited fire on; `filewheel stats` names the keeper",
+            )  # fmt: skip
+        if ended == "late":
             raise Failure(
                 "locked", "the time is up, and a process still fires what it had begun; the wheel stays paused",
                 hint="`filewheel stats` names it; it exits when that has ended",
             )  # fmt: skip
+        if keeper is not None and not _has_exited(keeper, 0):
+            out.note(f"process {keeper.pid} fires nothing more, and has not exited: it may be a program that does more")
     out.note(f"{resume_command(made)} ends it")
 
 
-def _wait(wheel: Wheel, timeout_us: int | None) -> bool:
-    """Wait until no process fires that fired before the drain; return whether that is so."""
+@contextlib.contextmanager
+def _keeper(wheel: Wheel) -> Iterator[_Process | None]:
+    """Yield the process of the keeper; None without one, and if it is in another pid namespace, or this one."""
+    with contextlib.ExitStack() as stack:
+        found = None
+        with contextlib.suppress(FilewheelError, OSError):  # it is waited for as a courtesy
+            running = wheel.running()
+            pid = running.keeper_pid
+            if pid is not None and not running.keeper_namespace and pid != os.getpid():
+                fd = os.pidfd_open(pid)
+                stack.callback(os.close, fd)
+                found = _Process(pid, fd)
+        yield found
+
+
+def _wait(wheel: Wheel, made: Pause, keeper: _Process | None, timeout_us: int | None) -> Drain:
+    """Wait until no process fires that fired before the drain, and a moment for the keeper's process to exit."""
     end = None if timeout_us is None else time.monotonic() + timeout_us / US_PER_S
-    while not wheel.is_drained():
+    while True:
+        is_drained = wheel.is_drained()
+        now = wheel.paused().wheel
+        if now is None or now.since_us != made.since_us:
+            return "undone"
+        if is_drained:
+            break
         if end is not None and time.monotonic() >= end:
-            return False
+            return "late"
         time.sleep(_LOOK_S)
-    return True
+    if keeper is not None:
+        _has_exited(keeper, _EXIT_S if end is None else min(_EXIT_S, max(0.0, end - time.monotonic())))
+    return "drained"
+
+
+def _has_exited(process: _Process, within_s: float) -> bool:
+    poll = select.poll()
+    poll.register(process.fd, select.POLLIN)
+    return bool(poll.poll(within_s * 1000))

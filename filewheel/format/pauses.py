@@ -74,7 +74,7 @@ class Pauses:
     version: int = 0
     """Rises with each change."""
     drains: int = 0
-    """How often the wheel was drained: a process that has seen a lower number ends."""
+    """How often the wheel was drained: a process that has seen a lower number ends, while the wheel is paused."""
 
     def __len__(self) -> int:
         return len(self.entries)

@@ -79,6 +79,8 @@ class Running(list[Run]):
 
     keeper_pid: int | None = None
     """The keeper's process; None without a keeper, or when its number is not known."""
+    keeper_namespace = ""
+    """The pid namespace of that process; nothing when it is that of this one."""
     has_keeper = False
     """Whether a process is the keeper now. Without one nothing runs."""
     at_us: int | None = None

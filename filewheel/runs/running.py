@@ -73,7 +73,7 @@ def read_running(directory: Directory) -> Running:
     keeper = holder(directory)
     if keeper is None:  # mutant: dead-keeper-runs
         return found
-    found.has_keeper, found.keeper_pid = True, keeper.pid
+    found.has_keeper, found.keeper_pid, found.keeper_namespace = True, keeper.pid, keeper.namespace
     life = data[:LIFE_BYTES]
     if data:
         found._table = _ids_in(data[GENERATION_BYTES:])
