@@ -12,7 +12,7 @@ GROUP   = $(BIN)/python -c 'import sys, tomllib; \
 	expand = lambda n: [x for i in groups[n] for x in (expand(i["include-group"]) if isinstance(i, dict) else [i])]; \
 	print("\n".join(expand(sys.argv[1])))'
 
-.PHONY: demo test lint types docs bench crash clean help
+.PHONY: demo test lint types docs bench crash dist clean help
 
 help: ## show what there is
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*##/\t/'
@@ -45,6 +45,10 @@ bench: $(VENV)/.ready-bench ## filewheel beside other stores, 20 to 30 minutes; 
 crash: $(VENV)/.ready-test ## try to break a wheel for BUDGET (20m): kills, power cuts, faults, flipped bits
 	$(BIN)/python -m tests.crash --budget $(BUDGET) --json crash.json
 
+dist: $(VENV)/.ready-dist ## build the source distribution, wheels for each Python on the PATH, and an SBOM, into dist/
+	@rm -rf dist
+	$(BIN)/python .ci/dist.py dist $(DIST)
+
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "filewheel needs python3, 3.11 or later, on the PATH" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
@@ -71,6 +75,10 @@ $(VENV)/.ready-docs: $(VENV)/.ready
 
 $(VENV)/.ready-dev: $(VENV)/.ready
 	@$(GROUP) dev | $(BIN)/python -m pip install --quiet --disable-pip-version-check -r /dev/stdin
+	@touch $@
+
+$(VENV)/.ready-dist: $(VENV)/bin/python pyproject.toml
+	@$(GROUP) dist | $(BIN)/python -m pip install --quiet --disable-pip-version-check -r /dev/stdin
 	@touch $@
 
 clean: ## remove everything that was made here

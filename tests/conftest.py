@@ -23,7 +23,7 @@ LONG = [
     "replication/test_sets_at_random.py", "scheduling/test_pool.py", "test_cli_demo.py", "test_cli_run.py",
     "replication/test_link.py", "crash/test_runner.py", "bench/jobs/test_jobs.py", "test_keys.py", "test_aio.py",
     "crash/test_mutants.py", "test_notify.py",
-    "test_plain_schedules_crash.py", "test_cli_run_schedules.py",
+    "test_plain_schedules_crash.py", "test_cli_run_schedules.py", "test_dist.py",
 ]  # fmt: skip
 """The files that take longest, which begin first: one that begins last leaves all cores but one idle."""
 

@@ -52,7 +52,7 @@ def test_the_installed_command_is_the_one_in_the_checkout() -> None:
 
 def test_the_top_level_holds_only_what_was_agreed() -> None:
     allowed = {"filewheel", "cli", "tests", "data", "docs", "pyproject.toml", "README.md", "Makefile", "LICENSE"}
-    allowed |= {"CHANGELOG.md", "build", "dist"}
+    allowed |= {"CHANGELOG.md", "MANIFEST.in", "build", "dist"}
     listed = subprocess.run(["git", "ls-files"], cwd=REPO, capture_output=True, text=True, check=False).stdout
     if not listed:
         pytest.skip("not a git checkout")
