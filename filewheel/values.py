@@ -2,8 +2,8 @@
 
 A tag is a map with one key: {"$uuid": text}, {"$decimal": text}, {"$date": text}, {"$time": text} and
 {"$duration_us": integer}. A map of the user with one key that begins with "$" gets one "$" more, so that no data can
-look like a tag. An Enum is stored as its value and a dataclass as a map of its fields: annotations bring them back
-(scheduling/arguments.py).
+look like a tag. An Enum is stored as its value, a dataclass as a map of its fields, a set as a list in the order of its
+packed values: annotations bring them back (scheduling/arguments.py).
 Format: docs/format.md, 7.
 Invariant: to decode makes values of the types above and of msgpack only: it imports nothing and looks up no class.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -37,28 +38,29 @@ _US = timedelta(microseconds=1)
 _PLAIN = (type(None), bool, int, float, str, bytes, bytearray, memoryview, datetime)
 _KEYS = (type(None), bool, int, float, str, bytes)
 _HINT = (
-    "pass None, bool, int, float, str, bytes, list, tuple, dict, aware datetime, date, time, timedelta, UUID, Decimal, "
-    "Enum or dataclass; or give the scheduler an encode="
+    "pass None, bool, int, float, str, bytes, list, tuple, set, dict, aware datetime, date, time, timedelta, UUID, "
+    "Decimal, Enum or dataclass; or give the scheduler an encode="
 )
 
 
 def pack(value: Any, encode: Encode | None = None, *, what: str = "an argument") -> tuple[bytes, str]:
     """Return a value as bytes, and how they are packed: "msgpack", or "msgpack+tags" if it needs tags.
 
-    Tuples become lists, aware datetimes UTC. `encode` is asked for values of other types. Raises BadArgument.
+    Tuples and sets become lists, aware datetimes UTC. `encode` is asked for values of other types. Raises BadArgument.
     """
+    tagger = _Tagger(encode)
     try:
         _check_keys(value)
-        try:
+        with suppress(TypeError, ValueError, OverflowError, RecursionError):
             return msgpack.packb(value, datetime=True), MSGPACK
-        except (TypeError, ValueError, OverflowError, RecursionError):
-            tagger = _Tagger(encode)
-            packed: bytes = msgpack.packb(tagger.plain(value, 0), datetime=True)
-            return packed, TAGGED if tagger.has_tags else MSGPACK
-    except BadArgument:
+        # Outside of the handling of that error, which would be shown in each traceback of those below.
+        packed: bytes = msgpack.packb(tagger.plain(value, 0), datetime=True)
+    except BadArgument as exc:  # of `encode`
+        exc.what = f"{what} cannot be stored: {exc.what}"
         raise
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-        raise BadArgument(f"{what} cannot be stored: {exc}", hint=_HINT) from exc
+        raise BadArgument(f"{what} cannot be stored: {exc}", hint=_HINT) from None
+    return packed, TAGGED if tagger.has_tags else MSGPACK
 
 
 def unpack(payload: bytes, how: str) -> Any:
@@ -128,6 +130,8 @@ class _Tagger:
             return value
         if isinstance(value, list | tuple):
             return [self.plain(item, depth + 1) for item in value]
+        if isinstance(value, set | frozenset):  # sorted: the same in every process, whatever its hashes
+            return sorted((self.plain(item, depth + 1) for item in value), key=_packed)
         if isinstance(value, dict):
             return self._map(value, depth)
         tagged = _tag_of(value)
@@ -159,6 +163,11 @@ class _Tagger:
         if made is value:
             raise TypeError(f"encode= returned the {type(value).__name__} itself")
         return self.plain(made, depth + 1)
+
+
+def _packed(value: Any) -> bytes:
+    packed: bytes = msgpack.packb(value, datetime=True)
+    return packed
 
 
 def _tag_of(value: Any) -> dict[str, Any] | None:

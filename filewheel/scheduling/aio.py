@@ -198,7 +198,7 @@ class AsyncScheduler(Sender[Soon], AsyncWaiting):
         *, delay: Delay | None = None, at: At | None = None,
     ) -> MessageId:  # fmt: skip
         """Enqueue a call, within the caller's open transaction if there is one."""
-        call = new_call(name, args, kwargs, options, self.codec.encode)
+        call = new_call(name, args, kwargs, options, self.codec.encode, self._positional(name))
         wheel = await self._opened()
         self.blocking._opener.warn_if_made()
         transaction = transaction_of(self.path)
@@ -214,7 +214,7 @@ class AsyncScheduler(Sender[Soon], AsyncWaiting):
 
     async def send_many(self, name: str, rows: Sequence[bulk.Row], options: Options, columns: bulk.Columns) -> Ids:
         """Enqueue calls together, within the caller's open transaction if there is one."""
-        calls = bulk.new_calls(name, rows, options, columns, self.codec.encode)
+        calls = bulk.new_calls(name, rows, options, columns, self.codec.encode, self._positional(name))
         wheel = await self._opened()
         self.blocking._opener.warn_if_made()
         transaction = transaction_of(self.path)

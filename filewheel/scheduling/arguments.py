@@ -20,13 +20,13 @@ from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
 from filewheel.checks import shown
 from filewheel.errors import BadArgument
+from filewheel.scheduling.scalars import Convert, reader_of
 from filewheel.values import Encode
 
 log = logging.getLogger("filewheel.scheduling")
 
 Decode = Callable[[Any, Any], Any]
 """Turns a stored argument and the annotation of its parameter into the argument."""
-Convert = Callable[[Any], Any]
 
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _MAPS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
@@ -86,6 +86,11 @@ class Parameters:
             found[""] = found.pop(rest)  # of any other keyword
         return [(name, many) for name, many in ordered if name != rest], found, bool(found)
 
+    @property
+    def positional(self) -> list[str]:
+        """The names of the positional parameters, without one that takes all further ones."""
+        return [name for name, many in self._converted[0] if not many]
+
     def _conversion(self, name: str) -> Convert | None:
         hint, decode = self._hints[name], self._decode
         built_in = conversion_to(hint)
@@ -136,6 +141,8 @@ def conversion_to(hint: Any) -> Convert | None:
         return _to_union(parts)
     if not isinstance(origin, type):
         return None
+    if (read := reader_of(origin)) is not None:
+        return read
     if issubclass(origin, Enum):
         return lambda value: value if value is None or isinstance(value, origin) else origin(value)
     if dataclasses.is_dataclass(origin):
@@ -183,7 +190,10 @@ def _to_map(key: Any, item: Any) -> Convert | None:
 
 
 def _to_union(parts: tuple[Any, ...]) -> Convert | None:
-    """Try the members in order; a value that a member without a conversion takes stays as it is."""
+    """Try the members in order; a value that a member without a conversion takes stays as it is.
+
+    So does one that only a member without text, such as a dataclass, lets through. Text that no member reads is wrong.
+    """
     found = [made for part in parts if (made := conversion_to(part)) is not None]
     if not found:
         return None
@@ -195,10 +205,13 @@ def _to_union(parts: tuple[Any, ...]) -> Convert | None:
         errors: list[Exception] = []
         for made in found:
             try:
-                return made(value)
+                if (converted := made(value)) is not value:
+                    return converted
             except (ValueError, TypeError, Unfit) as exc:
                 errors.append(exc)
-        raise errors[0]
+        if errors and (len(errors) == len(found) or isinstance(value, str)):
+            raise errors[0]
+        return value
 
     return convert
 
@@ -209,7 +222,14 @@ def _dataclass_of(kind: Any, value: Mapping[Any, Any]) -> Any:
     fields = {f.name for f in dataclasses.fields(kind) if f.init}
     if unknown := value.keys() - fields:
         raise Unfit(f"{kind.__name__} has no field {min(map(str, unknown))!r}")
-    return kind(**{name: (conversion_to(hints[name]) or _same)(item) for name, item in value.items()})
+    return kind(**{name: _field_of(kind, name, hints[name], item) for name, item in value.items()})
+
+
+def _field_of(kind: type, name: str, hint: Any, value: Any) -> Any:
+    try:
+        return (conversion_to(hint) or _same)(value)
+    except (ValueError, TypeError) as exc:
+        raise Unfit(f"{kind.__name__}.{name}: {exc}") from exc
 
 
 def read_arguments(

@@ -19,7 +19,7 @@ from filewheel.format.limits import check_key, check_message
 from filewheel.journal.columns import dues_of
 from filewheel.keys.unique import check_policy, key_held
 from filewheel.message import Message
-from filewheel.scheduling.call import check_callable, pack_call, traced
+from filewheel.scheduling.call import Positional, check_callable, pack_call, traced
 from filewheel.scheduling.job import present_job
 from filewheel.scheduling.options import At, Delay, OnConflict, Options
 from filewheel.values import Encode
@@ -99,7 +99,12 @@ class NewCalls:
 
 
 def new_calls(
-    name: str, rows: Sequence[Row], options: Options, columns: Columns, encode: Encode | None = None
+    name: str,
+    rows: Sequence[Row],
+    options: Options,
+    columns: Columns,
+    encode: Encode | None = None,
+    positional: Positional = list,
 ) -> NewCalls:
     """Pack calls with their options. They continue the trace of the running job. Raises BadArgument, KeyHeld."""
     check_callable(name)
@@ -114,7 +119,7 @@ def new_calls(
     headers: list[dict[str, str]] = []
     for at, (args, kwargs) in enumerate(rows):
         with in_call(at):
-            payload, how = pack_call(args, kwargs, encode)
+            payload, how = pack_call(args, kwargs, encode, positional)
         payloads.append(payload)
         headers.append({**stored, names.ARGS: how})
     return NewCalls(name, payloads, headers, columns)

@@ -6,7 +6,7 @@ Invariant: a call that is enqueued inside a transaction's block is written with 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,6 +22,9 @@ from filewheel.scheduling.options import At, Delay, Options
 from filewheel.timespec import due_from
 from filewheel.values import Encode, pack, unpack_call
 
+Positional = Callable[[], Sequence[str]]
+"""Returns the names of a function's positional parameters."""
+
 ANY = "*"
 """The name of the handler for every name that no other handler has."""
 
@@ -36,13 +39,25 @@ def check_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         raise BadArgument(f"kwargs map names to values, not {shown(kwargs)}")
 
 
-def pack_call(args: Sequence[Any], kwargs: Mapping[str, Any], encode: Encode | None = None) -> tuple[bytes, str]:
+def pack_call(
+    args: Sequence[Any], kwargs: Mapping[str, Any], encode: Encode | None = None, positional: Positional = list
+) -> tuple[bytes, str]:
     """Return the arguments of a call as bytes, and how they are packed (values.py). Tuples become lists.
 
-    Raises BadArgument when an argument cannot be stored.
+    Raises BadArgument when an argument cannot be stored. It names the argument; `positional` returns the names of the
+    positional ones, as far as they are known.
     """
     check_call(args, kwargs)
-    return pack([list(args), dict(kwargs)], encode)
+    try:
+        return pack([list(args), dict(kwargs)], encode)
+    except BadArgument as exc:
+        whole = exc
+    known = positional()
+    for at, value in enumerate(args):
+        pack(value, encode, what=f"the argument {known[at]!r}" if at < len(known) else f"argument {at + 1}")
+    for name, value in kwargs.items():
+        pack(value, encode, what=f"the argument {name!r}")
+    raise whole
 
 
 class StoredCall(NamedTuple):
@@ -102,7 +117,12 @@ class NewCall:
 
 
 def new_call(
-    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options, encode: Encode | None = None
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Options,
+    encode: Encode | None = None,
+    positional: Positional = list,
 ) -> NewCall:
     """Pack a call with its options. It continues the trace of the running job.
 
@@ -112,7 +132,7 @@ def new_call(
         raise BadArgument("a call names its handler")
     check_callable(name)
     headers = traced(options.stored())
-    payload, headers[names.ARGS] = pack_call(args, kwargs, encode)
+    payload, headers[names.ARGS] = pack_call(args, kwargs, encode, positional)
     has_key = options.key is not None or options.on_conflict != "reject"
     unique = {"key": options.key, "on_conflict": options.on_conflict} if has_key else {}
     return NewCall(name, payload, headers, unique)

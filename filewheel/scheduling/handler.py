@@ -23,7 +23,7 @@ from filewheel.message import MessageId
 from filewheel.scheduling.arguments import PLAIN, Codec, Parameters
 from filewheel.scheduling.around import Hooks
 from filewheel.scheduling.bulk import Columns, Kwargs, Row, in_call, rows_of
-from filewheel.scheduling.call import ANY, check_call
+from filewheel.scheduling.call import ANY, Positional, check_call
 from filewheel.scheduling.failure import Retry
 from filewheel.scheduling.options import At, Delay, OnConflict, Options
 from filewheel.scheduling.pools import place_of
@@ -57,6 +57,15 @@ class Sender(ABC, Generic[Sent]):
     @abstractmethod
     def send_many(self, name: str, rows: Sequence[Row], options: Options, columns: Columns) -> Any:
         """Enqueue calls by name, as one commit; return their Ids, or a coroutine that does."""
+
+    def _positional(self, name: str) -> Positional:
+        """Return a function that returns the names of a handler's positional parameters, for an error."""
+
+        def names() -> list[str]:
+            handler = self._handlers.get(name)
+            return [] if handler is None or handler.parameters is None else handler.parameters.positional
+
+        return names
 
     def enqueue(
         self,

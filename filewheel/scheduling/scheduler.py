@@ -184,7 +184,7 @@ class Scheduler(Definitions, Waiting):
         *, delay: Delay | None = None, at: At | None = None,
     ) -> MessageId:  # fmt: skip
         """Enqueue a call, within the caller's open transaction if there is one."""
-        call = new_call(name, args, kwargs, options, self.codec.encode)
+        call = new_call(name, args, kwargs, options, self.codec.encode, self._positional(name))
         wheel = self.wheel
         self._opener.warn_if_made()
         transaction = transaction_of(self._path)
@@ -201,7 +201,7 @@ class Scheduler(Definitions, Waiting):
 
     def send_many(self, name: str, rows: Sequence[Row], options: Options, columns: Columns) -> Ids:
         """Enqueue calls together, within the caller's open transaction if there is one."""
-        calls = new_calls(name, rows, options, columns, self.codec.encode)
+        calls = new_calls(name, rows, options, columns, self.codec.encode, self._positional(name))
         wheel = self.wheel
         self._opener.warn_if_made()
         transaction = transaction_of(self._path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -44,12 +45,28 @@ def test_tuples_come_back_as_lists_and_numbers_may_be_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    "odd", [object(), {1, 2}, 1 << 64, lambda: 0, datetime(2027, 1, 1), "\ud800", 1j],
+    "odd", [object(), {1j}, 1 << 64, lambda: 0, datetime(2027, 1, 1), "\ud800", 1j],
     ids=["object", "set", "too-big", "function", "naive-datetime", "half-a-character", "complex"],
 )  # fmt: skip
 def test_what_is_not_plain_is_refused_with_what_to_pass_instead(odd: Any) -> None:
     with pytest.raises(BadArgument, match="cannot be stored.*Try: pass None, bool"):
         pack_call([odd], {})
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "said"),
+    [
+        ([1, object()], {}, "argument 2 cannot be stored"),
+        ([], {"to": 1, "wait": {"a": object()}}, "the argument 'wait' cannot be stored"),
+    ],
+)
+def test_an_argument_that_cannot_be_stored_is_named_without_errors_of_msgpack(
+    args: list[Any], kwargs: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(BadArgument, match=f"^{said}: can not serialize 'object' object") as raised:
+        pack_call(args, kwargs)
+    trace = "".join(traceback.format_exception(raised.value))
+    assert trace.count("Traceback") == 1
 
 
 def test_a_list_that_holds_itself_is_refused() -> None:

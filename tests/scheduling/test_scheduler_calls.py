@@ -74,9 +74,18 @@ def test_wrong_arguments_are_refused_when_they_are_enqueued_in_each_way(schedule
 def test_arguments_that_cannot_be_stored_are_refused_and_nothing_is_enqueued(
     scheduler: Scheduler, calls: list[Any]
 ) -> None:
-    for odd in (object(), {1}, datetime(2027, 1, 1), "\ud800"):
-        with pytest.raises(BadArgument, match="cannot be stored"):
-            scheduler.enqueue("note", [odd])
+    @scheduler.on()
+    def pay(to: str, amount: Any = 0, *more: Any) -> None: ...
+
+    for odd in (object(), {1j}, datetime(2027, 1, 1), "\ud800"):
+        with pytest.raises(BadArgument, match="^argument 1 cannot be stored"):
+            scheduler.enqueue("unknown", [odd])
+        with pytest.raises(BadArgument, match="^the argument 'amount' cannot be stored"):
+            pay.enqueue("ann", odd)
+        with pytest.raises(BadArgument, match=r"^call 1 of this map .*: the argument 'amount' cannot be stored"):
+            pay.map([("ann", 1), ("bob", odd)])
+        with pytest.raises(BadArgument, match="^argument 3 cannot be stored"):
+            pay.enqueue("ann", 1, odd)
     with pytest.raises(TooLarge):
         scheduler.enqueue("note", [bytes(scheduler.wheel.payload_bytes_max)])
     assert waiting(scheduler.wheel) == []

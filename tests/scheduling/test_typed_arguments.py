@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import date, timedelta
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NewType
@@ -23,6 +24,14 @@ from tests.scheduling.test_scheduler_threads import until
 
 ID = UUID(int=5)
 Shade = NewType("Shade", Colour)
+
+
+@dataclass
+class Bill:
+    """Money that is owed."""
+
+    amount: Decimal
+    due: date | None = None
 
 
 def test_a_handler_gets_the_types_that_were_enqueued(scheduler: Scheduler) -> None:
@@ -65,6 +74,25 @@ def test_a_handler_gets_the_types_that_were_enqueued(scheduler: Scheduler) -> No
         (Point, None, None),
         (Point | Colour, {"x": 1}, Point(1)),
         (int, "no number", "no number"),
+        (UUID, str(ID), ID),
+        (UUID, ID, ID),
+        (UUID, None, None),
+        (Decimal, "9.5", Decimal("9.5")),
+        (Decimal, 9.1, Decimal("9.1")),
+        (Decimal, 9, Decimal(9)),
+        (date, "2027-01-31", date(2027, 1, 31)),
+        (time, "09:30", time(9, 30)),
+        (datetime, "2027-01-31T09:30+01:00", datetime(2027, 1, 31, 8, 30, tzinfo=UTC)),
+        (timedelta, "1h30m", timedelta(minutes=90)),
+        (timedelta, 90.5, timedelta(seconds=90.5)),
+        (list[UUID], [str(ID)], [ID]),
+        (dict[UUID, Decimal], {str(ID): "1"}, {ID: Decimal(1)}),
+        (UUID | None, str(ID), ID),
+        (str | UUID, str(ID), str(ID)),
+        (UUID | date, "2027-01-31", date(2027, 1, 31)),
+        (datetime | date, "2027-01-31", date(2027, 1, 31)),
+        (Point | UUID, str(ID), ID),
+        (Point | UUID, ID, ID),
         (Any, {"x": 1}, {"x": 1}),
     ],
 )
@@ -87,6 +115,19 @@ def test_an_annotation_says_what_a_stored_value_becomes(hint: Any, stored: Any, 
         (Point, {}, "missing 1 required positional argument: 'x'"),
         (tuple[int, int], [1], "zip"),
         (Point | Colour, {"z": 1}, "Point has no field 'z'"),
+        (UUID, "6f96", "'6f96' is not a UUID"),
+        (UUID, 5, "5 is not a UUID"),
+        (Decimal, "nine", "'nine' is not a Decimal"),
+        (Decimal, True, "True is not a Decimal"),
+        (date, "31.1.2027", "is not a date, such as"),
+        (time, "9 o'clock", "is not a time of day"),
+        (datetime, "2027-01-31T09:30", "is not a datetime with its zone"),
+        (datetime, "9999-12-31T23:59:59-12:00", "is not a datetime with its zone"),
+        (timedelta, "1 month", "is not a duration"),
+        (timedelta, 1e300, "is not a duration"),
+        (Point | UUID, "6f96", "'6f96' is not a UUID"),
+        (Bill, {"amount": "nine"}, "Bill.amount: 'nine' is not a Decimal"),
+        (list[Bill], [{"amount": []}], "Bill.amount: .* is not a Decimal"),
     ],
 )
 def test_a_value_that_does_not_fit_is_named_with_its_parameter(hint: Any, stored: Any, said: str) -> None:
@@ -227,6 +268,24 @@ def test_the_shell_gives_a_dataclass_as_an_object_and_an_enum_as_its_value(sched
         done()
     assert seen == [(Point(3, tags=("a",)), Colour.RED)]
     live.stop()
+
+
+def test_the_shell_gives_a_uuid_and_a_decimal_as_text_also_within_a_dataclass(scheduler: Scheduler) -> None:
+    seen: list[Any] = []
+
+    @scheduler.on(retry=Retry(limit=0))
+    def invoice(order: UUID, bill: Bill) -> None:
+        seen.append((order, bill))
+
+    fw = Fw(Path(scheduler.path))
+    for order, amount in (str(ID), "9.5"), (str(ID), "nine"):
+        arguments = json.dumps([order, {"amount": amount, "due": "2027-01-31"}])
+        fw("enqueue", "--at", "@1000", "--topic", "invoice", "--args", arguments)
+    scheduler.drain()
+    assert seen == [(ID, Bill(Decimal("9.5"), date(2027, 1, 31)))]
+    (letter,) = dead_letters(scheduler)
+    assert letter.reason is not None
+    assert letter.reason.startswith("the argument 'bill' cannot be decoded: Unfit: Bill.amount: 'nine' is not a Dec")
 
 
 def test_inspect_shows_them_as_python_writes_them_and_as_text_in_json(scheduler: Scheduler) -> None:

@@ -166,7 +166,7 @@ class KafkaScheduler(Definitions, Unlisted):
         Raises BadArgument; ClusterError when the brokers did not confirm it: it may have been enqueued.
         """
         check_options(options, keyed=self.keyed)
-        call = new_call(name, args, kwargs, options)
+        call = new_call(name, args, kwargs, options, None, self._positional(name))
         for header in call.headers:
             if header.startswith(SERVICE_PREFIXES):
                 raise BadArgument(f"the header {header!r} is the delay service's", hint="choose another name")
