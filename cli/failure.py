@@ -15,6 +15,7 @@ import shlex
 import click
 
 from filewheel import FilewheelError, KeyHeld, TooLarge
+from filewheel.message import schedule_of_key
 
 from .show.text import count
 
@@ -64,9 +65,6 @@ MEANING = {
     BACKUPS: "health: a backup is not in step",
     INTERRUPTED: "interrupted",
 }
-
-SCHEDULE_PREFIX = "filewheel.every:"
-"""What the key of a schedule's occurrence begins with; the name follows."""
 
 _CODES = {
     "usage": USAGE,
@@ -135,7 +133,7 @@ def failure_of(exc: BaseException) -> Failure:
 
 def _shell_hint(exc: FilewheelError) -> str | None:
     """Return an error's hint, with options in place of Python arguments."""
-    if isinstance(exc, KeyHeld) and not exc.key.startswith(SCHEDULE_PREFIX):
+    if isinstance(exc, KeyHeld) and schedule_of_key(exc.key) is None:
         return "cancel it, wait until it is done, or use --on-conflict keep or replace"
     if isinstance(exc, TooLarge) and "payload_bytes_max" in (exc.hint or ""):
         return "store it elsewhere and enqueue its name, or make a wheel with a larger `init --payload-max`"

@@ -317,7 +317,7 @@ class CommandRunner:
             self._keeper.settle([missed])
             if RESULT in message.headers:  # the result of a call, which was kept for a time
                 return "expired"
-            self._say(f"{message.id} was not run: it is {span(int(late_ms(message) * 1000))} late")
+            self._say(f"{name_of(message)} was not run: it is {span(int(late_ms(message) * 1000))} late")
             return "missed"
         if self._keeper.begin(message):
             return "cancelled"
@@ -339,7 +339,7 @@ class CommandRunner:
             reason, kill.worked = Kill.text, True
             if kill.then == "cancel":
                 self._keeper.settle([replace(self._occurrences.succeeded(message, started_us), what="killed")])
-                self._say(f"{message.id} was killed, and is dropped", warn=True)
+                self._say(f"{name_of(message)} was killed, and is dropped", warn=True)
                 return "killed"
         tries = message.attempt + 1
         retry = retry_of(message, self._retry)
@@ -349,13 +349,14 @@ class CommandRunner:
         outcome = self._occurrences.failed(
             message, started_us, delay_us=delay_us, reason=after, failed=reason, details=stderr
         )
-        if self._keeper.settle([outcome])[0] is None:
+        moved_to = self._keeper.settle([outcome])[0]
+        if moved_to is None:
             return "cancelled"
         if outcome.what == "buried" or delay_us is None:
-            self._say(f"{message.id} is a dead letter now: {after}", warn=True)
+            self._say(f"{name_of(message)} is a dead letter now, {moved_to}: {after}", warn=True)
             return "buried"
         again = f"again in {span(delay_us)}"
-        self._say(f"{message.id} failed: {reason}; try {tries} of {retry.limit + 1}, {again}")
+        self._say(f"{name_of(message)} failed: {reason}; try {tries} of {retry.limit + 1}, {again}")
         return "retried"
 
     def _leave(self, message: Message, exc: FilewheelError) -> None:
@@ -363,11 +364,16 @@ class CommandRunner:
         self.left.add(message.id)
         if self._unsettled is None:
             self._unsettled = exc
-            self._say(f"{message.id} stays claimed, and fires again: {exc}", warn=True)
+            self._say(f"{name_of(message)} stays claimed, and fires again: {exc}", warn=True)
 
     def _say(self, text: str, *, warn: bool = False) -> None:
         with self._talk:
             (self._out.warn if warn else self._out.note)(text)
+
+
+def name_of(message: Message) -> str:
+    """Return how a line on stderr names a message: "newsletter (01K...)" for an occurrence, else by its id."""
+    return str(message.id) if message.schedule_name is None else f"{message.schedule_name} ({message.id})"
 
 
 def leave_at_once(code: int) -> None:

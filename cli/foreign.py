@@ -14,7 +14,7 @@ _WORDS: dict[tuple[str, ...], str] = {
     (_LIST,): "list ls ll jobs queue peek atq tasks messages pending",
     ("inspect",): "info status overview ps",
     ("inspect ID",): "show get view cat describe",
-    ("inspect list --dead",): "failed dlq deadletters errors",
+    ("dead list",): "failed dlq deadletters errors",
     ("enqueue",): "add push put send create new publish submit produce insert at later",
     ("cancel",): "delete del rm remove atrm unqueue discard drop ack purge clear",
     ("reschedule",): "move mv delay snooze postpone revive retry requeue release update edit",

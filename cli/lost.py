@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from filewheel import MessageId, Wheel
 from filewheel.tools.absent import hidden, ids_with_key, moved_to
 
+from . import times
 from .failure import Failure
+from .show.runs import ended_words
 from .show.text import count
 
 _NAMED = 3
@@ -47,15 +49,22 @@ def key_lost(wheel: Wheel, key: str) -> Failure | None:
 
 
 def not_pending(wheel: Wheel, id_: MessageId) -> Failure:
-    """Return the failure of an id that is not pending: it names the message's current id, if any.
+    """Return the failure of an id that is not pending: it names the message's current id, or how its attempt ended.
 
-    Cost: reads up to a million dead letters and pending messages each.
+    Cost: reads the history, and up to a million dead letters and pending messages each.
     """
-    new = moved_to(wheel, id_, _LOOKED_AT)
-    if new is not None:
+    ended = next((one for one in wheel.history(id=id_) if one.id == id_), None)
+    new = moved_to(wheel, id_ if ended is None else ended.first_id, _LOOKED_AT)
+    if new is not None and new != id_:
         what = f"{id_} is a dead letter now, {new}" if new.is_dead else f"{id_} has moved: it is {new} now"
-        return Failure("not-found", what, hint=f"`filewheel inspect {new}` shows it")
+        again = f", `filewheel dead revive {new}` revives it" if new.is_dead else ""
+        return Failure("not-found", what, hint=f"`filewheel inspect {new}` shows it{again}")
+    if ended is not None:
+        return Failure(
+            "not-found", f"{id_} is not pending: {ended_words(ended, times.now_us())}",
+            hint=f"`filewheel history {ended.first_id}` shows each attempt",
+        )  # fmt: skip
     return Failure(
         "not-found", f"{id_} is not pending: it fired, was cancelled, has moved, or is another wheel's",
-        hint="`filewheel inspect list` shows what is pending, with --dead the dead letters",
+        hint="`filewheel inspect list` shows what is pending, `filewheel dead list` the dead letters",
     )  # fmt: skip

@@ -80,6 +80,12 @@ DUE = "filewheel.due_us"
 SCHEDULE = "filewheel.schedule"
 """The definition of recurring work, as JSON: the next occurrence is computed from it."""
 
+SCHEDULE_KEY = "filewheel.every:"
+"""The key of a schedule's living occurrence is this and the schedule's name."""
+
+OF_SCHEDULE = "filewheel.of_schedule"
+"""Of a dead letter that was an occurrence, and of the message that it is revived to: the name of the schedule."""
+
 RETRY = "filewheel.retry"
 """How its call is retried, as JSON: what it names holds in place of the handler's own Retry."""
 
@@ -271,6 +277,11 @@ class Message:
         return self.headers.get(KEY)
 
     @property
+    def schedule_name(self) -> str | None:
+        """The name of the schedule that it is an occurrence of, or was one of until it died; None of other messages."""
+        return schedule_name_of(self.headers)
+
+    @property
     def is_dead(self) -> bool:
         """Whether it is a dead letter."""
         return self.id.is_dead
@@ -305,6 +316,16 @@ class Message:
     def died_us(self) -> int | None:
         """When it became a dead letter, in microseconds since the epoch; None if it is not dead."""
         return self.id.due_us - DEAD_US if self.is_dead else None
+
+
+def schedule_name_of(headers: Mapping[str, str]) -> str | None:
+    """Return the name of the schedule that a message with these headers belongs to, or belonged to before it died."""
+    return schedule_of_key(headers.get(KEY)) or headers.get(OF_SCHEDULE)
+
+
+def schedule_of_key(key: str | None) -> str | None:
+    """Return the name of the schedule whose living occurrence has this key; None of other keys."""
+    return key.removeprefix(SCHEDULE_KEY) if key is not None and key.startswith(SCHEDULE_KEY) else None
 
 
 def is_call(headers: Mapping[str, str]) -> bool:

@@ -284,12 +284,13 @@ class Reader:
         self,
         *,
         topic: str | None = None,
+        schedule: str | None = None,
         failed: bool = False,
         since: At | None = None,
         id: MessageId | str | bytes | None = None,
         limit: int | None = None,
     ) -> Sequence[Ended]:
-        """Return how the last messages ended, the newest first: of a topic (or glob), those that failed, since a time.
+        """Return how the last messages ended, the newest first: of a topic (or glob), a schedule, those that failed.
 
         `id` is that of a message, or its first one. The keeper keeps at least the last 10,000 ends, and at most twice
         as many, and writes them once a second, without a flush. A cancel of a message that waits is no end of a run.
@@ -304,11 +305,14 @@ class Reader:
             check_whole("limit", limit, least=0)
         since_us = None if since is None else bound_us("since", since)
         wanted = None if id is None else MessageId.parse(id)
+        if schedule is not None:
+            check_name(schedule)
         check_flag("failed", failed)
         found = (
             ended
             for ended in read_history(self._dir)
             if (topic is None or matches(ended.topic, topic))
+            and (schedule is None or ended.schedule == schedule)
             and (not failed or ended.failed)
             and (since_us is None or ended.ended_us >= since_us)
             and (wanted is None or wanted in (ended.id, ended.first_id, ended.moved_to))

@@ -127,8 +127,8 @@ def test_a_dead_letter_shows_its_call_its_reason_and_each_attempt(fw: Fw) -> Non
     text = fw("inspect", "--no-json", dead["id"]).out
     assert "reason    ConnectionError: away\\x1b[2J (after 2 attempts)" in text
     assert "call      email('ann', raw=b'\\xff', when=datetime.datetime(2029, 1, 1, 0, 0" in text
-    assert "attempt 0: ConnectionError: away\\x1b[2J" in text
-    assert "attempt 1: ConnectionError: away\\x1b[2J" in text
+    assert ", try 1: ConnectionError: away\\x1b[2J" in text
+    assert ", try 2: ConnectionError: away\\x1b[2J" in text
     assert "filewheel.history" not in text
     assert "filewheel.details" not in text
     where = re.findall(r'^ +\| +File "(.*)", line \d+, in email$', text, re.MULTILINE)

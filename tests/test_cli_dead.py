@@ -122,9 +122,11 @@ def test_a_pending_message_is_neither_revived_nor_dropped(fw: Fw) -> None:
     (dead,) = bury(fw, "a")
     (id_,) = fw.enqueue("--in", "1h", "x")
     for verb in ("revive", "drop"):
-        assert "no dead letter's id" in fw("dead", verb, dead, id_, code=2).err
-    assert len(fw.pending()) == 1
+        assert f"{id_} is pending, and no dead letter" in fw("dead", verb, id_, code=4).err
     assert topics(fw) == ["a"]
+    assert f"{id_}: it is no dead letter's id" in fw("dead", "drop", dead, id_, code=3).err
+    assert len(fw.pending()) == 1
+    assert topics(fw) == []
 
 
 def test_one_that_has_gone_and_one_whose_key_is_held_are_named_and_the_rest_is_done(fw: Fw) -> None:

@@ -19,7 +19,7 @@ WITHOUT_A_WHEEL = {"work", "when", "demo", "completion", "kafka", "timers", "man
     [
         ("list", "inspect list"), ("ls", "inspect list"), ("show", "inspect ID"), ("status", "inspect"),
         ("delete", "cancel"), ("rm", "cancel"), ("add", "enqueue"), ("start", "run` or `filewheel work"),
-        ("retry", "reschedule"), ("LIST", "inspect list"), ("dlq", "inspect list --dead"), ("help", "--help"),
+        ("retry", "reschedule"), ("LIST", "inspect list"), ("dlq", "dead list"), ("help", "--help"),
         ("enqeue", "enqueue"), ("inspct", "inspect"), ("schedules", "inspect schedules"), ("statuss", "kafka status"),
     ],
 )  # fmt: skip

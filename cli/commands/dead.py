@@ -22,7 +22,7 @@ from .. import times
 from ..failure import USAGE, Failure, check_damage
 from ..input.lines import chunks, read_ids
 from ..input.params import DURATION, When, one_due
-from ..lost import lost_of
+from ..lost import lost_of, not_pending
 from ..show.output import Output
 from ..show.text import away, count, full_time
 from ..times import to_datetime
@@ -233,10 +233,14 @@ def _change(
     tried = 0
     with out.wheel() as wheel:
         for some in _portions(out, verb, wheel, chosen):
-            failed.update(act(wheel, some))
+            dead = [id_ for id_ in some if id_.is_dead]
+            failed.update({id_: NotFound("it is no dead letter's id") for id_ in some if not id_.is_dead})
+            failed.update(act(wheel, dead) if dead else {})
             out.flush()
             tried += len(some)
         lost = lost_of(wheel, list(failed), tried) if failed and chosen.words else None
+        if lost is None and tried == len(failed) == 1 and not (only := next(iter(failed))).is_dead:
+            lost = _no_dead_letter(wheel, only)
     out.note(f"{done} {count(tried - len(failed), 'dead letter')}")
     _end(out, done, tried, failed, lost)
 
@@ -244,11 +248,7 @@ def _change(
 def _portions(out: Output, verb: str, wheel: Wheel, chosen: _Chosen) -> Iterator[list[MessageId]]:
     """Yield the ids to act on; ask before those that the options choose."""
     if chosen.words:
-        ids = read_ids(chosen.words)
-        for id_ in ids:
-            if not id_.is_dead:
-                raise Failure("usage", f"{id_} is no dead letter's id; nothing was done", hint="`filewheel dead list`")
-        yield from chunks(ids, _AT_ONCE)
+        yield from chunks(read_ids(chosen.words), _AT_ONCE)
         return
     which = chosen.which
     with wheel.snapshot() as snapshot:  # one for the question and the action: the same dead letters
@@ -260,6 +260,13 @@ def _portions(out: Output, verb: str, wheel: Wheel, chosen: _Chosen) -> Iterator
         found = (message.id for message in which.find(snapshot, chosen.now_us))
         while some := list(islice(found, _AT_ONCE)):
             yield some
+
+
+def _no_dead_letter(wheel: Wheel, id_: MessageId) -> Failure:
+    """Return the failure of an id that no dead letter has: the message is pending, or has another id, or has ended."""
+    if wheel.get(id_) is None:
+        return not_pending(wheel, id_)
+    return Failure("not-found", f"{id_} is pending, and no dead letter", hint=f"`filewheel inspect {id_}` shows it")
 
 
 def _end(out: Output, done: str, tried: int, failed: dict[MessageId, FilewheelError], lost: Failure | None) -> None:

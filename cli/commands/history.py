@@ -23,10 +23,12 @@ _LIMIT_ON_TERMINAL = 20
     """
     $ filewheel history
     $ filewheel history --failed --topic 'mail*'
-    $ filewheel history --since 2h --limit 5
+    $ filewheel history --schedule nightly --limit 5
+    $ filewheel history --since 2h
     """,
 )
 @click.option("--topic", metavar="GLOB", help="Only this topic: a name, or a pattern with * and ?.")
+@click.option("--schedule", metavar="NAME", help="Only this schedule, with those that died and were revived.")
 @click.option("--failed", is_flag=True, help="Only what did not succeed, or was not done.")
 @click.option("--since", metavar="DUR|TIME", help="Only what ended since then: 2h ago, or 09:00, 2027-01-01T09:00.")
 @click.option(
@@ -34,8 +36,9 @@ _LIMIT_ON_TERMINAL = 20
 )
 @click.argument("id_", required=False, metavar="[ID]")
 def command(
-    out: Output, topic: str | None, failed: bool, since: str | None, limit: int | None, id_: str | None
-) -> None:
+    out: Output, topic: str | None, schedule: str | None, failed: bool, since: str | None, limit: int | None,
+    id_: str | None,
+) -> None:  # fmt: skip
     """Show how the last attempts ended, the newest first; of one message with its ID.
 
     The keeper keeps at least the last 10,000 (`run --history N`, `Scheduler(history=N)`), and writes them once a
@@ -47,8 +50,8 @@ def command(
         limit = _LIMIT_ON_TERMINAL if out.stdout_is_terminal else 0
     with out.wheel() as wheel:
         found = wheel.history(
-            topic=topic, failed=failed, id=wanted, since=None if since is None else times.to_datetime(_since_us(since)),
-            limit=limit + 1 if limit else None,
+            topic=topic, schedule=schedule, failed=failed, id=wanted, limit=limit + 1 if limit else None,
+            since=None if since is None else times.to_datetime(_since_us(since)),
         )  # fmt: skip
     shown = found[: limit or None]
     if out.wants_json:
@@ -56,15 +59,18 @@ def command(
             out.record(ended_fields(ended))
     elif shown:
         now_us = times.now_us()
+        of_schedules = any(ended.schedule for ended in shown)
+        with_topics = not of_schedules or any(ended.topic for ended in shown)
         columns = [
-            Column("ENDED"), Column("ID"), Column("OUTCOME"), Column("TOOK", right=True), Column("TOPIC", 16),
+            Column("ENDED"), Column("ID"), Column("OUTCOME"), Column("TOOK", right=True),
+            *([Column("SCHEDULE", 24)] if of_schedules else []), *([Column("TOPIC", 16)] if with_topics else []),
             Column("ERROR", 200),
         ]  # fmt: skip
-        out.table(columns, [_row(ended, now_us) for ended in shown])
+        out.table(columns, [_row(ended, now_us, of_schedules, with_topics) for ended in shown])
     if len(found) > len(shown):
         out.note(f"{len(shown):,} shown, there are more: --limit 0 shows all")
     elif not shown and not out.wants_json:
-        out.note("nothing that fits" if topic or failed or since or wanted else "no attempt has ended yet")
+        out.note("nothing that fits" if topic or schedule or failed or since or wanted else "no attempt has ended yet")
 
 
 def _since_us(text: str) -> int:
@@ -81,9 +87,8 @@ def _since_us(text: str) -> int:
     return at_us
 
 
-def _row(ended: Ended, now_us: int) -> tuple[str, ...]:
+def _row(ended: Ended, now_us: int, of_schedules: bool, with_topics: bool) -> tuple[str, ...]:
     took = "" if ended.took_us is None else span(ended.took_us)
-    tried = f" #{ended.attempt + 1}" if ended.attempt else ""
-    return (
-        short_time(ended.ended_us, now_us), str(ended.id), f"{ended.outcome}{tried}", took, ended.topic, ended.error,
-    )  # fmt: skip
+    tried = f", try {ended.attempt + 1}" if ended.attempt else ""
+    names = [*([ended.schedule or ""] if of_schedules else []), *([ended.topic] if with_topics else [])]
+    return short_time(ended.ended_us, now_us), str(ended.id), f"{ended.outcome}{tried}", took, *names, ended.error

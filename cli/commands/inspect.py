@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from filewheel import BadArgument, Message, MessageId, Overdue, Pauses, Snapshot, schedule_of
-from filewheel.message import DETAILS, HISTORY, KEY, REASON, SCHEDULE
+from filewheel.message import DETAILS, HISTORY, KEY, OF_SCHEDULE, REASON, SCHEDULE
 from filewheel.timespec import at_us
 
 from .. import times
@@ -179,7 +179,7 @@ def _headline(
         lines += [title + first, *(" " * 13 + line for line in more)]
     if stats["dead"]:
         title = out.style("dead letters".ljust(13), "red", bold=True)
-        lines.append(f"{title}{stats['dead']:,}; `filewheel inspect list --dead` lists them")
+        lines.append(f"{title}{stats['dead']:,}; `filewheel dead list` lists them")
     if stats["quarantined"]:
         title = out.style("quarantine".ljust(13), "red", bold=True)
         lines.append(f"{title}{count(stats['quarantined'], 'item')}; `filewheel verify` lists them")
@@ -270,12 +270,19 @@ def message(out: Output, body: bool, id_: str) -> None:
         state = running.state_of(found.id)
         rows.append(("state", state if run is None or state != "running" else run_words(run, now_us)))
     rows.append(("topic", found.topic or "(none)"))
-    rows.append(("attempt", str(found.attempt)))
+    if found.died_us is None:
+        rows.append(("try", str(found.attempt + 1)))
     rows.append(("enqueued", f"{full_time(found.enqueued_us)}, {away(found.enqueued_us - now_us)}"))
     if found.key is not None:
         rows.append(("key", found.key))
     rows += _call_rows(found)
-    shown = {KEY, REASON, SCHEDULE if schedule_of(found) else "", *((HISTORY, DETAILS) if found.attempts else ())}
+    shown = {
+        KEY,
+        REASON,
+        OF_SCHEDULE,
+        SCHEDULE if schedule_of(found) else "",
+        *((HISTORY, DETAILS) if found.attempts else ()),
+    }
     rows += [("header", f"{key}: {value}") for key, value in found.headers.items() if key not in shown]
     rows.append(("payload", size(len(found.payload))))
     _print_pairs(out, rows)
@@ -292,8 +299,10 @@ def _call_rows(found: Message) -> list[tuple[str, str]]:
         rows.append(("call", call))
     if definition is not None:
         rows.append(("schedule", schedule_text(definition)))
+    elif found.schedule_name is not None:
+        rows.append(("schedule", found.schedule_name))
     for a in found.attempts:
-        rows.append(("failed", f"{full_time(a.at_us)}, attempt {a.attempt}: {a.error}"))
+        rows.append(("failed", f"{full_time(a.at_us)}, try {a.attempt + 1}: {a.error}"))
         rows += [("", line) for line in a.details.split("\n") if a.details]
     return rows
 

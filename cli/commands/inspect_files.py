@@ -47,7 +47,7 @@ def slot(out: Output, which: str) -> None:
             raise lost
         raise Failure(
             "not-found", "nothing of this second is on record",
-            hint="`filewheel inspect list` and `filewheel inspect list --dead` show what there is",
+            hint="`filewheel inspect list` and `filewheel dead list` show what there is",
         )  # fmt: skip
 
 

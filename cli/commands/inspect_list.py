@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 import click
@@ -11,9 +11,9 @@ from filewheel import Message, Pauses, Running
 from filewheel.message import RESULT
 
 from .. import times
-from ..failure import SCHEDULE_PREFIX, check_damage
+from ..failure import check_damage
 from ..input.params import DURATION, TIME, When
-from ..show.calls import call_text, message_fields
+from ..show.calls import call_text, message_fields, shown_payload
 from ..show.output import Column, Output
 from ..show.pauses import held_fields, pauses_of
 from ..show.runs import running_of, state_fields, state_words
@@ -33,7 +33,7 @@ _SHOWN_BYTES = 400
     $ filewheel inspect list
     $ filewheel inspect list --within 1h --topic 'mail*'
     $ filewheel inspect list --ids | wc -l
-    $ filewheel inspect list --dead
+    $ filewheel dead list
     $ filewheel inspect list --state running
     """,
 )
@@ -139,34 +139,39 @@ def print_table(
     running = running if running is not None else Running()
     shown = 0
     while some := list(islice(messages, _TABLE_ROWS)):
-        with_key = any(_key_of(m) for m in some)
-        rows = [_row(m, running, now_us, with_key, pauses) for m in some]
-        if dead:
-            columns = [Column("ID"), Column("DIED"), Column("TOPIC", 16), Column("REASON", 30), Column("BODY", 200)]
-        else:
-            columns = [Column("ID"), Column("DUE"), Column("STATE", 24), Column("TOPIC", 16), Column("BODY", 200)]
-        if with_key:
-            columns.insert(-1, Column("KEY", 24))
-        out.table(columns, rows)
+        named = [Column(title, most) for title, most, cell in _NAMES if any(map(cell, some))] or [Column("TOPIC", 16)]
+        cells = [cell for title, _, cell in _NAMES if any(title == column.title for column in named)]
+        rows = [_row(m, running, now_us, cells, pauses) for m in some]
+        first = [Column("DIED")] if dead else [Column("DUE"), Column("STATE", 24)]
+        last = [*([Column("REASON", 30)] if dead else []), Column("BODY", 200)]
+        out.table([Column("ID"), *first, *named, *last], rows)
         shown += len(rows)
     return shown
 
 
-def _row(message: Message, running: Running, now_us: int, with_key: bool, pauses: Pauses) -> tuple[str, ...]:
+def _row(
+    message: Message, running: Running, now_us: int, cells: Sequence[Callable[[Message], str]], pauses: Pauses
+) -> tuple[str, ...]:
     call = call_text(message)
-    end: tuple[str, ...] = (show_bytes(message.payload[:_SHOWN_BYTES]) if call is None else call[:_SHOWN_BYTES],)
-    if with_key:
-        end = (_key_of(message), *end)
+    body = show_bytes(shown_payload(message)[:_SHOWN_BYTES]) if call is None else call[:_SHOWN_BYTES]
+    named = [cell(message) for cell in cells]
     if message.died_us is not None:
-        return str(message.id), short_time(message.died_us, now_us), message.topic, message.reason or "", *end
+        return str(message.id), short_time(message.died_us, now_us), *named, message.reason or "", body
     due_us = message.due_us
     state = state_words(message, running, now_us)
     if state == "waiting":
         state = "paused" if pauses.of(message) else away(due_us - now_us)
-    return str(message.id), short_time(due_us, now_us), state, message.topic, *end
+    return str(message.id), short_time(due_us, now_us), state, *named, body
 
 
 def _key_of(message: Message) -> str:
-    """Return the key that a person gave; an occurrence of a schedule has one that `schedule list` stands for."""
-    key = message.key or ""
-    return "" if key.startswith(SCHEDULE_PREFIX) else key
+    """Return the key that a person gave; an occurrence of a schedule has one that its name stands for."""
+    return "" if message.schedule_name is not None else message.key or ""
+
+
+_NAMES: tuple[tuple[str, int, Callable[[Message], str]], ...] = (
+    ("SCHEDULE", 24, lambda message: message.schedule_name or ""),
+    ("TOPIC", 16, lambda message: message.topic),
+    ("KEY", 24, _key_of),
+)
+"""The columns that a table has only where a message has the value; without any, TOPIC."""

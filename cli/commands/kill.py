@@ -5,15 +5,19 @@ The keeper's process does it; no signal is sent from here.
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from filewheel import Killed, MessageId, Wheel
+from filewheel.message import SCHEDULE_KEY
 
 from .. import times
 from ..failure import Failure
 from ..input.params import DURATION
 from ..show.output import Output
 from ..show.runs import ended_words, run_words
+from ..show.text import short_time
 from ..times import US_PER_S
 from ..verb import verb
 
@@ -27,13 +31,16 @@ _THEN = {"cancel": "it is dropped", "retry": "its retry policy goes on", "bury":
     """,
 )
 @click.option("--key", metavar="KEY", help="The message that has this unique key.")
+@click.option("--schedule", metavar="NAME", help="The occurrence of this schedule that runs.")
 @click.option("--retry", is_flag=True, help="The attempt has failed: the retry policy decides.")
 @click.option("--bury", is_flag=True, help="The message becomes a dead letter.")
 @click.option(
     "--timeout", type=DURATION, default="10s", show_default=True, metavar="DUR", help="How long to wait for the end."
 )
 @click.argument("id_", required=False, metavar="[ID]")
-def command(out: Output, key: str | None, retry: bool, bury: bool, timeout: int, id_: str | None) -> None:
+def command(
+    out: Output, key: str | None, schedule: str | None, retry: bool, bury: bool, timeout: int, id_: str | None
+) -> None:
     """End a message's attempt that runs now, and drop the message.
 
     The keeper ends what it started itself: a process of its pool, a command of `run` with its child processes (SIGTERM,
@@ -48,26 +55,48 @@ def command(out: Output, key: str | None, retry: bool, bury: bool, timeout: int,
      16  it did not end in time; it may still
      20  no keeper runs
     """
-    if (id_ is None) == (key is None):
-        raise click.UsageError("give an id or --key, and only one of them")
+    if (id_ is None) + (key is None) + (schedule is None) != 2:
+        raise click.UsageError("give an id, --key or --schedule, and only one of them")
     if retry and bury:
         raise click.UsageError("give --retry or --bury, not both")
     then = "retry" if retry else "bury" if bury else "cancel"
     wanted = None if id_ is None else MessageId.parse(id_)
-    with out.wheel() as wheel:
-        killed = wheel.kill(wanted, key=key, then=then, timeout_s=timeout / US_PER_S)  # type: ignore[arg-type]
+    if schedule is not None:
+        key, what = SCHEDULE_KEY + schedule, f"the occurrence of {schedule!r}"
+    else:
         what = str(wanted) if wanted is not None else f"the message with the key {key!r}"
+    with out.wheel() as wheel:
+        name = schedule or _schedule_of(wheel, wanted, key)
+        killed = wheel.kill(wanted, key=key, then=then, timeout_s=timeout / US_PER_S)  # type: ignore[arg-type]
         if not killed:
-            raise _failure(wheel, wanted, what, killed)
+            raise _failure(wheel, wanted, what, killed, name)
+        goes_on = "" if name is None else _goes_on(wheel, name)
     if out.json:
         out.record({"id": None if wanted is None else str(wanted), "key": key, "outcome": killed.value, "then": then})
     else:
-        out.write(str(wanted) if wanted is not None else key or "")
-    out.note(f"{what} was killed; {_THEN[then]}")
+        out.write(str(wanted) if wanted is not None else schedule or key or "")
+    out.note(f"{what} was killed; {_THEN[then]}{goes_on}")
 
 
-def _failure(wheel: Wheel, id_: MessageId | None, what: str, killed: Killed) -> Failure:
+def _schedule_of(wheel: Wheel, id_: MessageId | None, key: str | None) -> str | None:
+    """Return the name of the schedule that a running message is an occurrence of, if that is known."""
+    runs = (run for run in wheel.running() if (id_ in (run.id, run.first_id) if id_ is not None else run.key == key))
+    return next((run.schedule for run in runs), None)
+
+
+def _goes_on(wheel: Wheel, name: str) -> str:
+    """Return when the schedule of a killed occurrence fires next; "" when it is over."""
+    found = wheel.schedules(name)
+    if not found:
+        return ""
+    return f"; the schedule goes on, next {short_time(found[0].occurrence.due_us, times.now_us())}"
+
+
+def _failure(wheel: Wheel, id_: MessageId | None, what: str, killed: Killed, schedule: str | None) -> Failure:
     """Return why nothing was killed."""
+    stops = f"`filewheel cancel {id_ or '--key ...'}` stops it"
+    if schedule is not None:  # a cancel would end the schedule
+        stops = f"`filewheel pause --schedule {shlex.quote(schedule)}` holds it"
     if killed is Killed.NO_KEEPER:
         return Failure("no-keeper", f"no keeper runs on {wheel.path}, so nothing runs", hint="`filewheel cancel`")
     if killed is Killed.TIMED_OUT:
@@ -76,7 +105,7 @@ def _failure(wheel: Wheel, id_: MessageId | None, what: str, killed: Killed) -> 
             hint="`filewheel inspect list --state running` shows what runs",
         )  # fmt: skip
     if killed is Killed.WAITING:
-        return Failure("not-found", f"{what} has not begun", hint=f"`filewheel cancel {id_ or '--key ...'}` stops it")
+        return Failure("not-found", f"{what} has not begun", hint=stops)
     if killed is Killed.OTHER:
         return Failure("not-found", f"another kill of {what} came first, with another outcome")
     running = wheel.running()
@@ -93,5 +122,5 @@ def _failure(wheel: Wheel, id_: MessageId | None, what: str, killed: Killed) -> 
     if past:
         return Failure("not-found", f"{what} does not run: {ended_words(past[0], times.now_us())}")
     if id_ is not None and wheel.get(id_) is not None:
-        return Failure("not-found", f"{what} does not run: it waits", hint=f"`filewheel cancel {id_}` stops it")
+        return Failure("not-found", f"{what} does not run: it waits", hint=stops)
     return Failure("not-found", f"{what} does not run", hint="`filewheel inspect list --state running` shows what does")

@@ -24,7 +24,7 @@ _CHUNK = 100
     "reschedule",
     """
     $ filewheel reschedule "$(filewheel enqueue --in 5m 'remind ann')" --in 1h
-    $ filewheel inspect list --dead --ids | filewheel reschedule - --in 0
+    $ filewheel dead list --ids | filewheel dead revive -
     $ filewheel enqueue --in 5m --key oven hi
     $ filewheel reschedule --key oven --in 1h
     """,

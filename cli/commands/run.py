@@ -220,7 +220,7 @@ def _run_commands(runner: CommandRunner, stop: Stop, go_on: GoOn, once: bool, se
     if buried:
         raise Failure(
             "partly", f"{done:,} done, {count(buried, 'dead letter')}",
-            hint="`filewheel inspect list --dead` lists them",
+            hint="`filewheel dead list` lists them",
         )  # fmt: skip
     if retried and once:
         raise Failure("partly", f"{done:,} done, {retried:,} failed and to be tried again")

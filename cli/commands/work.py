@@ -147,5 +147,5 @@ def _once(out: Output, scheduler: Scheduler | AsyncScheduler, plain: Scheduler) 
         raise Failure(
             "partly", f"{done:,} done, {counts['retried']:,} to be tried again, "
             f"{count(counts['dead'], 'dead letter')}{unknown}",
-            hint="`filewheel inspect list --dead` lists those" if counts["dead"] else None,
+            hint="`filewheel dead list` lists those" if counts["dead"] else None,
         )  # fmt: skip

@@ -103,7 +103,7 @@ class Crontab:
         if name == "SHELL":
             self.notes.append(f"SHELL={value}: jobs run in the command of `run`: filewheel run -- {value}")
         elif name == "MAILTO" and value:
-            self.notes.append("MAILTO: no mail is sent; what failed is kept: filewheel inspect list --dead")
+            self.notes.append("MAILTO: no mail is sent; what failed is kept: filewheel dead list")
         elif name not in ("CRON_TZ", "MAILTO"):
             if name == "HOME":
                 self.notes.append(f"HOME={value} is exported; jobs run in the directory of `filewheel run`")

@@ -12,6 +12,7 @@ from filewheel.live.message_fields import call_fields as call_fields
 from filewheel.live.message_fields import call_text as call_text
 from filewheel.live.message_fields import message_fields as message_fields
 from filewheel.live.message_fields import schedule_fields as schedule_fields
+from filewheel.live.message_fields import shown_payload as shown_payload
 from filewheel.live.message_fields import when_of as when_of
 from filewheel.message import SCHEDULE
 from filewheel.tools.calls import count_calls, first_call

@@ -12,7 +12,7 @@ from typing import Any
 from filewheel import Ended, Message, Pause, Run
 from filewheel.live.ahead import views
 
-from ..show.calls import call_text, when_of
+from ..show.calls import call_text, shown_payload, when_of
 from ..show.output import Output
 from ..show.pauses import pause_text
 from ..show.picture import draw_view
@@ -237,17 +237,18 @@ def row_text(item: Item, columns: int, now_us: int, state: str = "") -> str:
         at = item.died_us if item.died_us is not None else item.due_us
         when = f"{cell(short_time(at, now_us), 12)} {cell(state or away(at - now_us), 12)}"
         call = call_text(item)
-        body = show_bytes(item.payload[:_BODY_CHARS]) if call is None else call[:_BODY_CHARS]
+        body = show_bytes(shown_payload(item)[:_BODY_CHARS]) if call is None else call[:_BODY_CHARS]
         text = f"{item.reason}: {body}" if item.died_us is not None else body
-        return f"{when} {cell(item.topic or '(none)', topic)} {safe(text)}"
+        return f"{when} {cell(item.topic or item.schedule_name or '(none)', topic)} {safe(text)}"
     if isinstance(item, Run):
         state = "claimed" if item.begun_us is None else f"runs {span(max(0, now_us - item.begun_us))}"
         tried = f"try {item.attempt + 1}"
-        return f"{cell(state, 16)} {cell(item.topic or '(none)', topic)} {cell(tried, 7)} {safe(str(item.place or ''))}"
+        name = item.topic or item.schedule or "(none)"
+        return f"{cell(state, 16)} {cell(name, topic)} {cell(tried, 7)} {safe(str(item.place or ''))}"
     if isinstance(item, Ended):
         took = "" if item.took_us is None else span(item.took_us)
         first = f"{cell(away(item.ended_us - now_us), 12)} {cell(item.outcome, 9)} {cell(took, 9)}"
-        return f"{first} {cell(item.topic or '(none)', topic)} {safe(item.error)}"
+        return f"{first} {cell(item.topic or item.schedule or '(none)', topic)} {safe(item.error)}"
     if isinstance(item, Pause):
         return safe(pause_text(item, now_us))
     definition, message = item

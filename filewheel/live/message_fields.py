@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from dataclasses import replace
 from datetime import date, time, timedelta
 from typing import Any
 
 from filewheel.errors import Damaged
-from filewheel.message import ARGS, SCHEDULE, US_PER_S, Message
+from filewheel.message import ARGS, US_PER_S, Message
 from filewheel.schedules.cron import Cron
 from filewheel.schedules.definition import StoredSchedule, schedule_of
 from filewheel.schedules.recurrence import Once, Recurrence
@@ -70,7 +71,7 @@ def message_fields(message: Message) -> dict[str, Any]:
 def row_fields(message: Message) -> dict[str, Any]:
     """Return the JSON fields of a message as a row of a list: `text` is the beginning of its call or payload."""
     call = _short_call(message)
-    text = message.payload[:ROW_CHARS].decode("utf-8", "backslashreplace") if call is None else call
+    text = shown_payload(message)[:ROW_CHARS].decode("utf-8", "backslashreplace") if call is None else call
     fields: dict[str, Any] = {
         "id": str(message.id),
         "due": iso(message.due_us),
@@ -82,9 +83,8 @@ def row_fields(message: Message) -> dict[str, Any]:
         "size": len(message.payload),
         "attempt": message.attempt,
     }
-    definition = schedule_of(message) if SCHEDULE in message.headers else None
-    if definition is not None:
-        fields["schedule"] = definition.name
+    if message.schedule_name is not None:
+        fields["schedule"] = message.schedule_name
     if message.died_us is not None:
         fields |= {"died": iso(message.died_us), "died_us": message.died_us, "reason": message.reason}
     return fields
@@ -121,7 +121,20 @@ def call_fields(message: Message) -> dict[str, Any]:
     definition = schedule_of(message)
     if definition is not None:
         fields["schedule"] = schedule_fields(definition)
+    elif message.schedule_name is not None:
+        fields["schedule"] = {"name": message.schedule_name}
     return fields
+
+
+_ENVIRONMENT = re.compile(
+    rb"""(?:(?:export[ ]+)?[A-Za-z_][A-Za-z0-9_]*=(?:'[^'\n]*'|"[^"\n]*"|[^\s'"`$;&|<>()])*\n)+(?=.)""", re.DOTALL
+)
+
+
+def shown_payload(message: Message) -> bytes:
+    """Return the payload as a list shows it: of a schedule without the variables that its crontab sets first."""
+    found = _ENVIRONMENT.match(message.payload) if message.schedule_name is not None else None
+    return message.payload if found is None else message.payload[found.end() :]
 
 
 def _plain(value: object) -> object:

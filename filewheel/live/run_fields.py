@@ -15,7 +15,8 @@ from filewheel.tools.dump import iso
 def run_fields(run: Run, now_us: int) -> dict[str, Any]:
     """Return the JSON fields of a claimed message."""
     return {
-        "id": str(run.id), "first_id": str(run.first_id), "topic": run.topic, "key": run.key, "state": run.state,
+        "id": str(run.id), "first_id": str(run.first_id), "topic": run.topic, "key": run.key,
+        "schedule": run.schedule, "state": run.state,
         "due": iso(run.due_us), "due_us": run.due_us, "attempt": run.attempt,
         "running_since_us": run.begun_us,
         "runs_s": None if run.begun_us is None else max(0, now_us - run.begun_us) / US_PER_S,
@@ -39,6 +40,7 @@ def ended_fields(ended: Ended) -> dict[str, Any]:
     """Return the JSON fields of the end of an attempt."""
     return {
         "id": str(ended.id), "first_id": str(ended.first_id), "topic": ended.topic, "key": ended.key,
+        "schedule": ended.schedule,
         "outcome": ended.outcome, "error": ended.error, "attempt": ended.attempt, "where": ended.place or None,
         "due": iso(ended.due_us), "due_us": ended.due_us,
         "begun": None if ended.begun_us is None else iso(ended.begun_us), "begun_us": ended.begun_us,

@@ -21,7 +21,7 @@ from filewheel.disk.disk import NO_DIRECTORY, ForeignFile
 from filewheel.env import Disk
 from filewheel.errors import BadArgument, DiskError, disk_error
 from filewheel.format import layout
-from filewheel.message import KEY, Message, MessageId
+from filewheel.message import KEY, OF_SCHEDULE, Message, MessageId, schedule_of_key
 from filewheel.runs.run import Detail, Ended
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,10 @@ def start_of(message: Message, quoted: dict[str, str]) -> str:
         topic = quoted[message.topic] = _quote(message.topic)
     first = "" if message.root is None else f',"first":"{message.root}"'
     key = f',"key":{_quote(message.headers[KEY])}' if KEY in message.headers else ""
-    return f'{{"id":"{message.id}"{first},"topic":{topic},"due_us":{message.due_us},"attempt":{message.attempt}{key}'
+    of = f',"schedule":{_quote(message.headers[OF_SCHEDULE])}' if OF_SCHEDULE in message.headers else ""
+    return (
+        f'{{"id":"{message.id}"{first},"topic":{topic},"due_us":{message.due_us},"attempt":{message.attempt}{key}{of}'
+    )
 
 
 def end_of(detail: Detail, ended_us: int, moved_to: MessageId | None = None) -> str:
@@ -69,12 +72,14 @@ def read_line(line: bytes) -> Ended | None:
         found = json.loads(line)
         id_ = MessageId.parse(str(found["id"]))
         moved_to = found.get("moved_to")
+        key, schedule = (None if found.get(name) is None else _text(found[name]) for name in ("key", "schedule"))
         return Ended(
             id_, MessageId.parse(str(found.get("first", id_))), _text(found["topic"]),
-            None if found.get("key") is None else _text(found["key"]), _count(found["due_us"]),
+            key, _count(found["due_us"]),
             _count(found["attempt"]), _maybe(found.get("begun_us")), _count(found["ended_us"]),
             _maybe(found.get("took_us")), _text(found["outcome"]), _text(found.get("error", "")),
             _text(found.get("where", "")), None if moved_to is None else MessageId.parse(str(moved_to)),
+            schedule_of_key(key) or schedule,
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BadArgument):
         return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol, get_args
 
-from filewheel.message import US_PER_S, MessageId, to_datetime
+from filewheel.message import US_PER_S, MessageId, schedule_of_key, to_datetime
 
 Kind = Literal["thread", "loop", "process", "command", "program"]
 State = Literal["waiting", "claimed", "running"]
@@ -62,6 +62,11 @@ class Run:
     def state(self) -> State:
         """Return "running", or "claimed" while it waits to begin."""
         return "claimed" if self.begun_us is None else "running"
+
+    @property
+    def schedule(self) -> str | None:
+        """The name of the schedule that it is an occurrence of; None of other messages."""
+        return schedule_of_key(self.key)
 
     @property
     def due(self) -> datetime:
@@ -156,6 +161,8 @@ class Ended:
     """Where it ran: "thread", "loop", "process", "command" or "program"."""
     moved_to: MessageId | None
     """The id of the next attempt, or of the dead letter."""
+    schedule: str | None = None
+    """The name of the schedule that it was an occurrence of; also of one that died and was revived."""
 
     @property
     def failed(self) -> bool:

@@ -19,7 +19,19 @@ from typing import Any
 
 from filewheel.checks import check_number, check_whole, shown
 from filewheel.errors import BadArgument
-from filewheel.message import ARGS, DUE_END_US, KEY, SCHEDULE, US_PER_S, Message, MessageId, to_datetime
+from filewheel.message import (
+    ARGS,
+    DUE_END_US,
+    KEY,
+    OF_SCHEDULE,
+    SCHEDULE,
+    SCHEDULE_KEY,
+    US_PER_S,
+    Message,
+    MessageId,
+    schedule_name_of,
+    to_datetime,
+)
 from filewheel.schedules.cron import Cron
 from filewheel.schedules.recurrence import Every, Missed, Once, Recurrence, from_text, is_skipped, read_recurrence
 from filewheel.timespec import at_us, check_due, delay_us
@@ -28,7 +40,6 @@ When = str | float | timedelta | Cron | Every
 OneOrMore = When | datetime | Once
 """The times of a schedule that need not recur."""
 Time = datetime | float
-KEY_PREFIX = "filewheel.every:"
 GRACE_US = 60_000_000
 ASTRAY_US = 3600 * US_PER_S
 """A clock that goes back by less than this was corrected: called occurrences are not called again."""
@@ -192,7 +203,7 @@ def check_name(name: str) -> str:
 
 def schedule_key(name: str) -> str:
     """Return the key of a schedule's living occurrence."""
-    return KEY_PREFIX + name
+    return SCHEDULE_KEY + name
 
 
 def recurrence_of(when: OneOrMore, tz: str) -> Recurrence:
@@ -253,9 +264,12 @@ class Options:
 def without_schedule(headers: Mapping[str, str]) -> dict[str, str]:
     """Return headers of an occurrence as its dead letter has them.
 
-    A dead letter holds no key, and is no occurrence: a revived one is called once and has no successor.
+    A dead letter holds no key, and is no occurrence: a revived one is called once and has no successor. It keeps the
+    name of its schedule, for people.
     """
-    return {k: v for k, v in headers.items() if k not in (KEY, SCHEDULE)}
+    kept = {k: v for k, v in headers.items() if k not in (KEY, SCHEDULE)}
+    name = schedule_name_of(headers)
+    return kept if name is None else {**kept, OF_SCHEDULE: name}
 
 
 class Unset(enum.Enum):

@@ -15,11 +15,11 @@ from filewheel.errors import BadArgument, KeyHeld, Locked
 from filewheel.format.ids import MINT
 from filewheel.format.record import pack_middle, pack_payload
 from filewheel.keys.unique import Ask
-from filewheel.message import ARGS, DETAILS, DUE, HISTORY, KEY, SCHEDULE, Message, MessageId, receipt
+from filewheel.message import ARGS, DETAILS, DUE, HISTORY, KEY, OF_SCHEDULE, SCHEDULE, Message, MessageId, receipt
 from filewheel.schedules.definition import ASTRAY_US, Definition, StoredSchedule, schedule_key, schedule_of
 
 _TRIES = 100
-_OWN = (KEY, SCHEDULE, HISTORY, DETAILS, DUE)
+_OWN = (KEY, SCHEDULE, OF_SCHEDULE, HISTORY, DETAILS, DUE)
 """Headers that are not the caller's."""
 
 

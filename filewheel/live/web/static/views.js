@@ -25,7 +25,7 @@ function messageRows(messages, dead, again) {
     const about = dead ? [text(m.reason ?? ""), el("br"), el("span", { class: "dim" }, text(m.text))] : [text(m.text), ...more];
     const state = dead ? "" : m.paused_by?.length ? "paused" : m.state === "running" ? "runs" : m.state === "claimed" ? m.state : "";
     const time = state ? el("span", {}, when(at), " ", el("strong", {}, state)) : when(at);
-    return [time, text(m.topic || "(none)"), about, el("span", {}, link(m.id), " ", ...buttons(m, again))];
+    return [time, text(m.topic || m.schedule?.name || m.schedule || "(none)"), about, el("span", {}, link(m.id), " ", ...buttons(m, again))];
   });
 }
 
@@ -108,7 +108,7 @@ function pairs(entries) {
   return el("dl", { class: "fields" }, entries.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 }
 
-const HIDDEN = ["filewheel.key", "filewheel.reason", "filewheel.history", "filewheel.schedule", "filewheel.details"];
+const HIDDEN = ["filewheel.key", "filewheel.reason", "filewheel.history", "filewheel.schedule", "filewheel.of_schedule", "filewheel.details"];
 
 function payload(m) {
   if (m.call) return [];
@@ -128,7 +128,7 @@ export async function message(place, id) {
     }
     const again = () => message(place, id);
     const tries = (m.attempts ?? []).map((a) => [
-      moment(Date.parse(a.at) * 1000), String(a.attempt), text(a.error), a.details ? el("pre", { class: "text", dir: "auto", tabindex: "0" }, safeBlock(a.details)) : "",
+      moment(Date.parse(a.at) * 1000), String(a.attempt + 1), text(a.error), a.details ? el("pre", { class: "text", dir: "auto", tabindex: "0" }, safeBlock(a.details)) : "",
     ]);
     const own = Object.entries(m.headers).filter(([name]) => !HIDDEN.includes(name));
     place.replaceChildren(
@@ -139,13 +139,13 @@ export async function message(place, id) {
         ["Reason", m.headers["filewheel.reason"] ? text(m.headers["filewheel.reason"]) : null],
         ["Topic", text(m.topic || "(none)")], ["Key", m.headers["filewheel.key"] ? text(m.headers["filewheel.key"]) : null],
         ["Call", m.call ? text(m.call, "code") : null],
-        ["Schedule", m.schedule ? text(`${m.schedule.name}: ${m.schedule.when}${m.schedule.tz ? ` in ${m.schedule.tz}` : ""}`) : null],
+        ["Schedule", m.schedule ? text(`${m.schedule.name}${m.schedule.when ? `: ${m.schedule.when}` : ""}${m.schedule.tz ? ` in ${m.schedule.tz}` : ""}`) : null],
         ["State", state === "running" && run ? `runs for ${span(run.runs_s ?? 0)} in ${safe(run.where ?? "?")}` : state],
         ["Paused by", held ? text(held.join(", ")) : null],
-        ["Attempt", String(m.attempt)], ["Enqueued", when(m.enqueued_us)],
+        ["Try", m.died ? null : String(m.attempt + 1)], ["Enqueued", when(m.enqueued_us)],
       ]),
       el("div", { class: "bar" }, state === "running" ? buttons({ ...m, runs: true }, again) : [], buttons(m, again)),
-      ...(tries.length ? [el("h2", {}, "Failed attempts"), table(null, ["At", "Attempt", "Error", "Its end"], tries)] : []),
+      ...(tries.length ? [el("h2", {}, "Failed attempts"), table(null, ["At", "Try", "Error", "Its end"], tries)] : []),
       ...ended,
       ...(own.length ? [el("h2", {}, "Headers"), table(null, ["Name", "Value"], own.map(([name, value]) => [text(name), text(value)]))] : []),
       ...payload(m),
@@ -224,14 +224,14 @@ export async function schedules(place) {
 // -- what runs, and how it ended -------------------------------------------------------------------------------
 
 export const runsTable = (runs) => table(null, ["State", "Topic", "Where", "Try", "Id"], runs.map((r) => [
-  r.runs_s === null ? r.state : `runs for ${span(r.runs_s)}`, text(r.topic || "(none)"), text(r.where ?? ""), String(r.attempt + 1), el("span", {}, link(r.id), " ", ...buttons({ ...r, runs: r.runs_s !== null }, () => {})),
+  r.runs_s === null ? r.state : `runs for ${span(r.runs_s)}`, text(r.topic || r.schedule || "(none)"), text(r.where ?? ""), String(r.attempt + 1), el("span", {}, link(r.id), " ", ...buttons({ ...r, runs: r.runs_s !== null }, () => {})),
 ]));
 
 const BAD = ["retried", "dead", "killed", "skipped", "missed", "unknown"];
 
 const historyTable = (ends) => table(null, ["Ended", "Outcome", "Topic", "Took", "Error", "Id"], ends.map((e) => [
   when(e.ended_us), el("span", { class: BAD.includes(e.outcome) ? "late" : "" }, `${e.outcome}${e.attempt ? `, try ${e.attempt + 1}` : ""}`),
-  text(e.topic || "(none)"), e.took_us === null ? "" : span(e.took_us / 1e6), text(e.error), link(e.id),
+  text(e.topic || e.schedule || "(none)"), e.took_us === null ? "" : span(e.took_us / 1e6), text(e.error), link(e.id),
 ]));
 
 export async function history(place) {
