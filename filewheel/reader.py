@@ -19,7 +19,7 @@ from filewheel.checks import check_choice, check_flag, check_items, check_number
 from filewheel.disk.directory import Directory
 from filewheel.disk.keeper_lock import holder
 from filewheel.disk.paused import read_pauses
-from filewheel.errors import BadArgument, Closed, Damaged, Forked, disk_error, disk_errors
+from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError, Forked, disk_error, disk_errors
 from filewheel.format.limits import bytes_of, check_headers, check_key, check_topic, matches
 from filewheel.format.pauses import Pauses
 from filewheel.format.record import unpack_put
@@ -278,7 +278,16 @@ class Reader:
         Raises Damaged when the file is not one that a keeper wrote, DiskError.
         """
         self._check()
-        return read_running(self._dir)
+        found = read_running(self._dir)
+        found._is_pending = self._is_pending
+        return found
+
+    def _is_pending(self, id_: bytes) -> bool:
+        """Return whether a message is pending; True if that cannot be known."""
+        try:
+            return self.get(id_) is not None
+        except FilewheelError:
+            return True
 
     def history(
         self,
@@ -326,7 +335,8 @@ class Reader:
         """End the attempt of a message that runs now: its process, its command, or its coroutine at the next await.
 
         The message is named by its present id, its first one, or its unique key. `then` is its outcome: "cancel" drops
-        it, "retry" is a failure for its retry policy, "bury" makes it a dead letter. A schedule goes on in any case. It
+        it, "retry" is a failure for its retry policy, "bury" makes it a dead letter. A schedule goes on in any case; a
+        cancelled message is dropped in any case (`Killed.CANCELLED`). It
         returns when the outcome is written, after `timeout_s` at the latest; the result is true if the attempt was
         ended. The keeper's process ends only what it has started itself, so a thread cannot be ended.
 

@@ -15,8 +15,9 @@ from typing import Any
 import click
 import pytest
 
+from cli.failure import LOCKED
 from cli.show.text import width
-from filewheel import Keeper, Wheel
+from filewheel import Keeper, Killed, Wheel
 from tests.cli_support import invoke, on_terminal
 from tests.support import REPO, eventually
 
@@ -87,7 +88,7 @@ def test_what_runs_is_shown_with_its_state_and_is_killed(wheel_dir: Path, run: s
     assert (killed.code, killed.out.strip()) == (0, ids[0])
     assert eventually(lambda: not living(found[ids[0]]["pid"])), "its child process has gone too"
     buried = invoke("-C", wheel_dir, "kill", "--key", "k1", "--bury", "--json")
-    assert lines(buried.out) == [{"id": None, "key": "k1", "outcome": "killed", "then": "bury"}]
+    assert lines(buried.out) == [{"id": ids[1], "key": "k1", "outcome": "killed", "then": "bury"}]
     (dead,) = listed(wheel_dir, "--dead")
     assert "filewheel kill" in dead["headers"]["filewheel.reason"]
     assert "state" not in dead
@@ -99,7 +100,9 @@ def test_what_runs_is_shown_with_its_state_and_is_killed(wheel_dir: Path, run: s
     assert "running_since" in lines(late.out)[0]
     assert "too late" in late.err
     assert f"filewheel kill {ids[2]}" in late.err
-    assert invoke("-C", wheel_dir, "kill", ids[2], "--retry").code == 0
+    dropped = invoke("-C", wheel_dir, "kill", ids[2], "--retry", "--json")
+    assert (dropped.code, lines(dropped.out)[0]["outcome"]) == (0, "cancelled")
+    assert "was killed; it had been cancelled, so it is dropped" in dropped.err
     again = invoke("-C", wheel_dir, "kill", ids[2])
     assert again.code == 4
     assert eventually(lambda: len(lines(invoke("-C", wheel_dir, "history", "--json").out)) == 3)
@@ -138,6 +141,18 @@ def test_a_kill_without_a_keeper_or_of_what_cannot_be_killed_says_so(wheel_dir: 
         assert silent.code == 16
     for wrong in ([], [id_, "--key", "k"], [id_, "--retry", "--bury"], ["no id"]):
         assert invoke("-C", wheel_dir, "kill", *wrong).code == 2
+
+
+def test_a_second_kill_with_another_outcome_says_that_the_first_decides(
+    wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Wheel(wheel_dir) as wheel:
+        id_ = str(wheel.enqueue(b"x"))
+    monkeypatch.setattr(Wheel, "kill", lambda *_, **__: Killed.OTHER)
+    other = invoke("-C", wheel_dir, "kill", id_, "--bury", "--json")
+    assert (other.code, other.error["error"]) == (LOCKED, "locked")
+    assert "another kill of" in other.err
+    assert "that one decides" in other.err
 
 
 def test_a_command_that_ends_by_itself_is_not_killed(wheel_dir: Path, tmp_path: Path) -> None:

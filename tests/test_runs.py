@@ -11,10 +11,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from filewheel import Damaged, DiskError, Keeper, Killed, Wheel
+from filewheel import Cancelled, Damaged, DiskError, Keeper, Killed, Wheel
 from filewheel.disk.disk import SYSTEM
 from filewheel.runs.kills import Asked
 from filewheel.runs.run import STALE_US, Kill, Place
@@ -259,6 +260,49 @@ def test_a_kill_is_answered_once_the_outcome_is_written(wheel: Wheel, keeper: Ke
         keeper.nack(id_, failed="killed")
         keeper.observer._killer._answer()
         assert asked.look() is Killed.KILLED
+
+
+@pytest.mark.parametrize(("then", "answer"), [("retry", "cancelled"), ("bury", "cancelled"), ("cancel", "killed")])
+def test_a_kill_of_a_message_that_was_cancelled_while_it_ran_says_that_it_is_dropped(
+    wheel: Wheel, keeper: Keeper, then: Literal["cancel", "retry", "bury"], answer: str
+) -> None:
+    commands = Commands()
+    keeper.set_worker(commands)  # type: ignore[arg-type]
+    id_ = wheel.enqueue(b"a")
+    keeper.claim()
+    assert wheel.cancel(id_) is Cancelled.BEGUN
+    with Asked(wheel._dir, id_, then) as asked:
+        keeper.observer.look()
+        (kill,) = commands.asked
+        kill.worked = True
+        if then == "retry":
+            keeper.nack(id_, failed="killed")
+        elif then == "bury":
+            keeper.bury(id_, failed="killed")
+        else:
+            keeper.ack(id_)
+        keeper.observer._killer._answer()
+        result = asked.look()
+    assert result == answer
+    assert result
+    assert not list(wheel.list())
+    assert not list(wheel.list(dead=True))
+
+
+@pytest.mark.parametrize("how", ["acked", "cancelled"])
+def test_a_message_that_has_ended_is_gone_once_the_list_has_been_written_again(
+    wheel: Wheel, keeper: Keeper, how: str
+) -> None:
+    id_ = wheel.enqueue(b"a")
+    keeper.claim()
+    keeper.observer.publish()
+    if how == "cancelled":
+        wheel.cancel(id_)
+        assert wheel.running().state_of(id_) == "running", "it goes on to its end"
+    keeper.ack(id_)
+    keeper.observer.publish()
+    assert wheel.running().state_of(id_) == "gone"
+    assert wheel.running().state_of(wheel.enqueue(b"b")) == "waiting"
 
 
 def test_a_request_to_an_earlier_keeper_kills_nothing_in_the_life_of_the_next(wheel_dir: Path, wheel: Wheel) -> None:

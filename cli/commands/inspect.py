@@ -267,7 +267,7 @@ def message(out: Output, body: bool, id_: str) -> None:
         rows.append(("reason", found.reason or ""))
     else:
         run = running.find(found.id)
-        state = running.state_of(found.id)
+        state = running.pending_state(found.id)
         rows.append(("state", state if run is None or state != "running" else run_words(run, now_us)))
     rows.append(("topic", found.topic or "(none)"))
     if found.died_us is None:

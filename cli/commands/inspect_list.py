@@ -90,7 +90,7 @@ def command(
         if topic is None:
             messages = (message for message in messages if RESULT not in message.headers)
         if state is not None:
-            messages = (message for message in messages if running.state_of(message.id) == state)
+            messages = (message for message in messages if running.pending_state(message.id) == state)
         some = islice(messages, limit or None)
         pauses = pauses_of(wheel)
         shown = (

@@ -5,11 +5,12 @@ The keeper's process does it; no signal is sent from here.
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 
 import click
 
-from filewheel import Killed, MessageId, Wheel
+from filewheel import Damaged, Killed, MessageId, Wheel
 from filewheel.message import SCHEDULE_KEY
 
 from .. import times
@@ -45,12 +46,13 @@ def command(
 
     The keeper ends what it started itself: a process of its pool, a command of `run` with its child processes (SIGTERM,
     and SIGKILL after two seconds), a coroutine at its next await. A thread cannot be ended, nor what a program of your
-    own does between a claim and its acknowledgement. A schedule goes on with its next occurrence. ID is the present or
-    the first id. Prints the id when the outcome is written.
+    own does between a claim and its acknowledgement. A message that was cancelled is dropped in any case. A schedule
+    goes on with its next occurrence. ID is the present or the first id. Prints the id when the outcome is written.
 
     \b
     Exit codes:
       4  it does not run: it ended by itself, or waits (cancel it)
+     11  another kill of it, with another outcome, is at work
      15  it runs where nothing can end it
      16  it did not end in time; it may still
      20  no keeper runs
@@ -67,15 +69,29 @@ def command(
         what = str(wanted) if wanted is not None else f"the message with the key {key!r}"
     with out.wheel() as wheel:
         name = schedule or _schedule_of(wheel, wanted, key)
-        killed = wheel.kill(wanted, key=key, then=then, timeout_s=timeout / US_PER_S)  # type: ignore[arg-type]
+        if key is not None:
+            wanted = _id_of(wheel, key)
+        named = {"key": key} if wanted is None else {"id_": wanted}
+        killed = wheel.kill(**named, then=then, timeout_s=timeout / US_PER_S)  # type: ignore[arg-type]
         if not killed:
             raise _failure(wheel, wanted, what, killed, name)
         goes_on = "" if name is None else _goes_on(wheel, name)
     if out.json:
         out.record({"id": None if wanted is None else str(wanted), "key": key, "outcome": killed.value, "then": then})
     else:
-        out.write(str(wanted) if wanted is not None else schedule or key or "")
-    out.note(f"{what} was killed; {_THEN[then]}{goes_on}")
+        out.write(schedule or str(wanted))
+    after = "it had been cancelled, so it is dropped" if killed is Killed.CANCELLED else _THEN[then]
+    out.note(f"{what} was killed; {after}{goes_on}")
+
+
+def _id_of(wheel: Wheel, key: str) -> MessageId | None:
+    """Return the id of the message with a key: of the one that runs, if there is one."""
+    with contextlib.suppress(Damaged):  # a list that cannot be read hinders no kill
+        for run in wheel.running():
+            if run.key == key and run.begun_us is not None:
+                return run.id
+    message = wheel.get(key=key)
+    return None if message is None else message.id
 
 
 def _schedule_of(wheel: Wheel, id_: MessageId | None, key: str | None) -> str | None:
@@ -107,7 +123,10 @@ def _failure(wheel: Wheel, id_: MessageId | None, what: str, killed: Killed, sch
     if killed is Killed.WAITING:
         return Failure("not-found", f"{what} has not begun", hint=stops)
     if killed is Killed.OTHER:
-        return Failure("not-found", f"another kill of {what} came first, with another outcome")
+        return Failure(
+            "locked", f"another kill of {what} is at work, with another outcome: that one decides",
+            hint=f"`filewheel history --limit 5` shows how {what} ended",
+        )  # fmt: skip
     running = wheel.running()
     if killed in (Killed.THREAD, Killed.PROGRAM):
         run = None if id_ is None else running.find(id_)

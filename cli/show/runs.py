@@ -26,7 +26,7 @@ def running_of(out: Output, wheel: Wheel) -> Running:
 
 def state_words(message: Message, running: Running, now_us: int) -> str:
     """Return the state of a pending message in a few words: "runs 12s, try 2"."""
-    state = running.state_of(message.id)
+    state = running.pending_state(message.id)
     if state != "running":
         return state
     run = running.find(message.id)

@@ -51,7 +51,7 @@ class Observer:
         self._begins = begins
         self.ends = Ends(kept, store.clock)
         self._is_used = is_used or kept > 0
-        self._killer = Killer(store, head, begins)
+        self._killer = Killer(store, head, begins, self.ends)
         self._writer = HistoryWriter(store.dir, kept)
         self.pulse = Pulse(lock, store.clock)
         self.worker: Worker | None = None

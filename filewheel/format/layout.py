@@ -103,7 +103,7 @@ _ID_LOCK = re.compile(r"[0-9a-f]\.lock")
 _HISTORY = re.compile(r"([0-9]{6,12})\.jsonl")
 _KILL = re.compile(
     r"([0-7][0-9A-HJKMNP-TV-Z]{25})-([0-9a-f]{16})-[0-9a-f]{8}"
-    r"\.(cancel|retry|bury|killed|ended|waiting|other|thread|program)"
+    r"\.(cancel|retry|bury|killed|cancelled|ended|waiting|other|thread|program)"
 )
 _KEY_SPARE = re.compile(r"([0-9a-f]{2}|all)\.lock|\.([0-9a-f]{2}|recent)\.tmp")
 

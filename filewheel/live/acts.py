@@ -121,7 +121,7 @@ def propose(wheel: Wheel, act: Act) -> Proposal:
     running = wheel.running() if act.verb == "kill" else None
     for id_ in act.ids:
         message = wheel.get(id_)
-        is_begun = running is None or running.state_of(id_) == "running"
+        is_begun = running is None or running.pending_state(id_) == "running"
         if message is not None and act.fits(message) and is_begun:
             found.append(message)
         else:

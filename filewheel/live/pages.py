@@ -95,7 +95,7 @@ class Page:
         """Return all fields, the messages as rows, each with its state and the pauses that hold it."""
         rows = []
         for message in self.messages:
-            state = {} if message.is_dead else {"state": running.state_of(message.id)}
+            state = {} if message.is_dead else {"state": running.pending_state(message.id)}
             rows.append(row_fields(message) | state | held_fields(message, pauses))
         return {
             "now": iso(now_us),

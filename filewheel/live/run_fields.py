@@ -51,7 +51,7 @@ def ended_fields(ended: Ended) -> dict[str, Any]:
 
 def state_fields(message: Message, running: Running) -> dict[str, Any]:
     """Return the JSON fields of a pending message's state."""
-    state = running.state_of(message.id)
+    state = running.pending_state(message.id)
     fields: dict[str, Any] = {"state": state}
     run = running.find(message.id) if state == "running" else None
     if run is not None and run.begun_us is not None and run.place is not None:

@@ -117,7 +117,7 @@ def _overdue(wheel: Wheel, snapshot: Snapshot, found: Turning, clock: Clock) -> 
         for put in window.puts:
             if held.holds(put):  # mutant: paused-overdue
                 found.paused += 1
-            elif running.state_of(put[ID]) == "running":  # mutant: running-overdue
+            elif running.pending_state(put[ID]) == "running":  # mutant: running-overdue
                 found.begun += 1
             else:
                 found.overdue += 1

@@ -60,6 +60,8 @@ class Ends:
         self._details: dict[bytes, Detail] = {}
         self.place: Kind = "program"
         """Where the consumer works, unless it reports another place."""
+        self.watched: dict[bytes, bool] = {}
+        """Messages that a kill ends, and whether they were dropped because they had been cancelled."""
         self._mutex = threading.Lock()
 
     def __bool__(self) -> bool:
@@ -77,6 +79,8 @@ class Ends:
 
     def settled(self, settlement: Settlement, put: bytes, moved_to: MessageId | None) -> None:
         """Note a message whose settlement is written, unless it is only deferred."""
+        if settlement.id in self.watched and settlement.what in _OUTCOMES:
+            self.watched[settlement.id] = moved_to is None
         if not self.most:
             return
         if settlement.what == "deferred" or settlement.outcome == EXPIRED:  # mutant: expired-in-the-history

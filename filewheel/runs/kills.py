@@ -35,16 +35,18 @@ TIMEOUT_S = 10.0
 
 
 class Killed(enum.StrEnum):
-    """The result of a kill. True only for KILLED. Each equals its text."""
+    """The result of a kill. True for KILLED and CANCELLED: the attempt was ended. Each equals its text."""
 
     KILLED = "killed"
     """The attempt was ended, and its outcome is written."""
+    CANCELLED = "cancelled"
+    """The attempt was ended; the message had been cancelled, so it is dropped, in spite of `then`."""
     ENDED = "ended"
     """It ended by itself before it could be killed, or had ended already: nothing was changed."""
     WAITING = "waiting"
     """It has not begun: `cancel` stops it."""
     OTHER = "other"
-    """Another kill, which asked for another outcome, came first."""
+    """Another kill of it, which asked for another outcome, is at work: that one decides."""
     THREAD = "thread"
     """It runs in a thread, which nothing can end from outside: its process has to be stopped."""
     PROGRAM = "program"
@@ -55,7 +57,7 @@ class Killed(enum.StrEnum):
     """The time is up; it may end later, or the keeper does not answer. The request is withdrawn if it was not taken."""
 
     def __bool__(self) -> bool:
-        return self is Killed.KILLED
+        return self in (Killed.KILLED, Killed.CANCELLED)
 
 
 _ANSWERS = frozenset(k.value for k in Killed) - {Killed.NO_KEEPER, Killed.TIMED_OUT}

@@ -5,7 +5,7 @@ Invariant: all of them are observations. No value here decides what fires.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol, get_args
@@ -14,6 +14,7 @@ from filewheel.message import US_PER_S, MessageId, schedule_of_key, to_datetime
 
 Kind = Literal["thread", "loop", "process", "command", "program"]
 State = Literal["waiting", "claimed", "running"]
+Seen = Literal["waiting", "claimed", "running", "gone"]
 KINDS: tuple[str, ...] = get_args(Kind)
 STATES = ("waiting", "claimed", "running")
 STALE_US = 15 * US_PER_S
@@ -97,8 +98,22 @@ class Running(list[Run]):
     _table: frozenset[bytes] | None = None
     """The ids that have begun by the file `begun`, which is never late; None when it cannot be read."""
 
-    def state_of(self, id_: bytes) -> State:
-        """Return the state of a pending message. Exact for "running"; "claimed" may be a second late."""
+    _is_pending: Callable[[bytes], bool] | None = None
+
+    def state_of(self, id_: bytes) -> Seen:
+        """Return the state of a message by its id; "gone" if it has ended, was cancelled, or goes on under another id.
+
+        "running" is exact of a pending message; "claimed", and "gone" after "running", may be a second late. Cost: a
+        look-up of the message, unless the list has it.
+        """
+        state = self.pending_state(id_)
+        # A slot of the table is kept for a while after the end.
+        if self.find(id_) is None and self._is_pending is not None and not self._is_pending(id_):  # mutant: ended-runs
+            return "gone"
+        return state
+
+    def pending_state(self, id_: bytes) -> State:
+        """Return the state of a message that is known to be pending. Cost: reads nothing."""
         run = self.find(id_)
         if self._table is not None:
             if id_ in self._table:

@@ -206,7 +206,7 @@ class Page:
         return {
             "now_us": now_us,
             "message": None if message is None else whole_fields(message),
-            "state": None if message is None or message.is_dead else running.state_of(id_),
+            "state": None if message is None or message.is_dead else running.pending_state(id_),
             "run": None if run is None else run_fields(run, now_us),
             "history": past,
             **({} if message is None else held_fields(message, self._pauses())),
