@@ -151,7 +151,9 @@ def is_unit(word: str | None) -> bool:
 
 
 def _extra_word(exc: click.UsageError, said: str) -> str | None:
-    """Return a hint for an unexpected argument."""
+    """Return a hint for an unexpected argument or option."""
+    if isinstance(exc, click.NoSuchOption) and exc.option_name == "--in" and _takes(exc, "--at"):
+        return "--at 'in 2 hours'"
     found = _EXTRA.fullmatch(said)
     if found is None or exc.ctx is None:
         return None
@@ -160,6 +162,10 @@ def _extra_word(exc: click.UsageError, said: str) -> str | None:
     if exc.ctx.info_name != "completion" and os.path.isdir(found[1]):
         return f"`filewheel -C {shlex.quote(found[1])} {exc.ctx.info_name}`, if that is the wheel"
     return None
+
+
+def _takes(exc: click.UsageError, option: str) -> bool:
+    return exc.ctx is not None and any(option in param.opts for param in exc.ctx.command.params)
 
 
 def _of_os_error(exc: OSError) -> Failure:

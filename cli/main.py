@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 try:
-    from filewheel import FilewheelError, __version__
+    from filewheel import FilewheelError, NoWheel, __version__
 except ImportError as exc:
     if getattr(exc, "kind", "") != "wrong-platform":
         raise
@@ -69,6 +69,21 @@ VERBS = (
 _GROUPS = ("schedule", "inspect", "dead", "backup", "kafka", "timers")
 """Verbs with sub-verbs."""
 
+_SHORT = {
+    "pause": "Pause the wheel, a topic or a schedule until a resume.",
+    "schedule": "Start recurring work; list, edit and load schedules.",
+    "work": "Run a program's scheduler: its handlers are called.",
+    "history": "Show how the last attempts ended, the newest first.",
+    "metrics": "Show the metrics in the text format of Prometheus.",
+    "top": "Watch the wheel on a terminal, and act on messages.",
+    "serve": "Show the wheel as a web page.",
+    "rejoin": "Make a former primary a backup of the new one.",
+    "kafka": "Delay messages of Kafka, or call handlers for them.",
+    "timers": "Compare timers that live in memory.",
+    "doctor": "Describe installation, disk and wheel for an issue.",
+}
+"""Of the verbs whose first sentence is too long for a line of the list."""
+
 _EPILOG = "\n\n".join(
     [
         "\b\nExamples:\n"
@@ -94,6 +109,7 @@ class Root(click.Group):
             return None
         command = importlib.import_module(f".commands.{cmd_name}", __package__).command
         assert isinstance(command, click.Command)
+        command.short_help = _SHORT.get(cmd_name, command.short_help)
         return command
 
     def resolve_command(
@@ -130,6 +146,8 @@ class Root(click.Group):
 def _fail(out: Output, exc: BaseException, args: list[str]) -> int:
     """Report the error; return the exit code."""
     failure = failure_of(exc)
+    if isinstance(exc, NoWheel) and out.dir == Output().dir:  # nobody named one
+        failure.hint = "name the wheel with -C DIR or FILEWHEEL=DIR, or make one: `filewheel init`"
     # A --json after a wrong option counts too: parsing may have stopped before it.
     before = args[: args.index("--")] if "--" in args else args
     as_json = out.json or (isinstance(exc, click.UsageError) and "--json" in before)

@@ -35,7 +35,7 @@ from filewheel.roster.roster import Roster, read_roster
 from filewheel.runs.history import read_history
 from filewheel.runs.kills import POLL_S, TIMEOUT_S, Asked, Killed
 from filewheel.runs.run import THEN, Ended, Running, Then
-from filewheel.runs.running import read_running
+from filewheel.runs.running import read_begun, read_running
 from filewheel.schedules.definition import StoredSchedule, check_name, schedule_key, schedule_of
 from filewheel.timespec import bound_us
 
@@ -368,7 +368,7 @@ class Reader:
         return Asked(self._dir, next((run.id for run in running if wanted in (run.id, run.first_id)), wanted), then)
 
     def overdue(self, at: At | None = None) -> Overdue:
-        """Count the messages that are due now, or at a time: those that a keeper should have fired, and paused ones.
+        """Count the messages that are due now, or at a time: those that wait to begin, those that run, and paused ones.
 
         While what is paused cannot be read, none counts as paused. Cost: that of a histogram; while topics or schedules
         are paused, about 1 µs for each due message. Raises DiskError.
@@ -378,8 +378,9 @@ class Reader:
             pauses = self.paused()
         except Damaged:
             pauses = Pauses()
+        begun = read_begun(self._dir)
         with self.snapshot() as snapshot:
-            return overdue_in(self._dir, snapshot, pauses, now_us)
+            return overdue_in(self._dir, snapshot, pauses, now_us, begun)
 
     def topics(self, progress: Progress | None = None) -> dict[str, int]:
         """Count pending messages by topic. Reads every message."""

@@ -176,7 +176,7 @@ def _localise(naive: datetime, zone: tzinfo | None) -> datetime:
     return naive.replace(tzinfo=zone).astimezone(UTC).astimezone(zone)
 
 
-_TIMES = "write 09:00, 'tomorrow 9:00', 'mon 09:00', 2027-01-01T09:00+01:00, @1767225600 or now"
+_TIMES = "write 09:00, 'tomorrow 9:00', 'mon 09:00', 'in 2 hours', 2027-01-01T09:00+01:00, @1767225600 or now"
 
 
 def _in_words(text: str, now: datetime) -> datetime:

@@ -181,7 +181,7 @@ def test_recurring_work_is_listed_with_what_it_calls_and_when_it_comes_next(fw: 
     assert (found["cleaning\x1b[2J"]["when"], found["cleaning\x1b[2J"]["tz"]) == ("every 1d6h", None)
     text = fw("inspect", "schedules", "--no-json").out
     header, *rows = text.splitlines()
-    assert header.split() == ["NAME", "WHEN", "ZONE", "NEXT", "TOPIC", "MISSED", "FROM", "BODY"]
+    assert header.split() == ["NAME", "WHEN", "ZONE", "NEXT", "(local)", "TOPIC", "MISSED", "FROM", "BODY"]
     (row,) = [row for row in rows if row.startswith("report")]
     assert "0 9 * * mon-fri  Europe/Berlin" in row or "0 9 * * 1-5  Europe/Berlin" in row
     assert any(row.startswith("cleaning\\x1b[2J  every 1d6h") for row in rows)

@@ -176,6 +176,20 @@ def test_without_json_a_failure_is_one_line_and_what_to_try() -> None:
     assert result.out == ""
 
 
+def test_where_nobody_named_a_wheel_the_hint_is_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for verb in ("inspect", "stats", "health", "run"):
+        hint = invoke(verb).err.splitlines()[-1]
+        assert hint == "Try: name the wheel with -C DIR or FILEWHEEL=DIR, or make one: `filewheel init`", verb
+
+
+def test_the_list_of_commands_has_a_whole_sentence_for_each() -> None:
+    lines = invoke("--help").out.split("Commands:")[1].split("Examples:")[0].splitlines()
+    listed = [line for line in lines if line.strip()]
+    assert len(listed) == len(VERBS)
+    assert all(line.endswith(".") and not line.endswith("..") for line in listed), listed
+
+
 def test_a_wheel_that_is_locked_exits_with_11(fw: Fw) -> None:
     keeper = Keeper(fw.wheel)
     try:

@@ -159,7 +159,7 @@ def test_the_list_fits_eighty_columns_and_inspect_schedules_is_the_same(fw: Fw) 
         wheel.schedule("b", 5400, b"echo \x1b[2J", missed="skip")
     shown = on_terminal("-C", fw.wheel, "schedule", "list", columns=80, env={"NO_COLOR": "1"}).out
     assert all(len(line) <= 80 for line in shown.splitlines())
-    assert shown.splitlines()[0].split() == ["NAME", "WHEN", "ZONE", "NEXT", "TOPIC", "MISSED", "BODY"]
+    assert shown.splitlines()[0].split() == ["NAME", "WHEN", "ZONE", "NEXT", "(local)", "TOPIC", "MISSED", "BODY"]
     assert "\x1b[2J" not in shown
     assert fw("inspect", "schedules").json == fw("schedule", "list").json
     wide = on_terminal("-C", fw.wheel, "schedule", "list", columns=200, env={"NO_COLOR": "1"}).out

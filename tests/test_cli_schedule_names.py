@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.show.calls import shown_payload
-from filewheel import Message, MessageId, Wheel
+from filewheel import Keeper, Message, MessageId, Wheel
 from filewheel.message import OF_SCHEDULE
 from tests.cli_support import Fw, on_terminal, stopped
 from tests.support import eventually
@@ -135,6 +135,13 @@ def test_a_kill_by_the_name_ends_what_runs_and_says_when_the_schedule_fires_next
     with stopped(fw.start("run", *SH)) as process:
         eventually(lambda: (tmp_path / "began").exists())
         eventually(lambda: fw("inspect", "list", "--state", "running", "--ids").lines != [])
+        shown = on_terminal("-C", fw.wheel, "schedule", "list").out
+        assert " runs " in shown.splitlines()[1], shown
+        assert "overdue" not in on_terminal("-C", fw.wheel, "inspect").out
+        with Wheel(fw.wheel) as wheel:
+            assert (wheel.overdue().count, wheel.overdue().running, wheel.overdue().lag_us) == (0, 1, 0)
+        metrics = {line.partition("{")[0]: line.split()[-1] for line in fw("metrics").lines}
+        assert (metrics["filewheel_lag_seconds"], metrics["filewheel_overdue"]) == ("0.0", "0")
         result = fw("kill", "--schedule", "night")
         assert result.lines == ["night"]
         assert "the occurrence of 'night' was killed; it is dropped; the schedule goes on, next " in result.err
@@ -151,3 +158,37 @@ def test_a_kill_by_the_name_ends_what_runs_and_says_when_the_schedule_fires_next
 def test_kill_takes_one_name(fw: Fw) -> None:
     for args in ((), ("--key", "a", "--schedule", "b")):
         assert "give an id, --key or --schedule" in fw("kill", *args, code=2).err
+
+
+def test_times_of_a_schedule_that_are_written_as_of_an_enqueue_lead_to_at(fw: Fw) -> None:
+    assert "Try: --at 'in 2 hours'" in fw("schedule", "n", "--in", "2h", "true", code=2).err
+    assert "'in 2 hours'" in fw("schedule", "n", "--at", "2 hours", "true", code=2).err
+    fw("schedule", "n", "--at", "in 2 hours", "true")
+
+
+def test_a_dry_run_says_what_it_would_do_and_a_load_that_nothing_fires(fw: Fw) -> None:
+    text = "# name: a\n@hourly true\n"
+    dry = fw("schedule", "load", "-", "--source", "s", "--tz", "UTC", "--dry-run", "--no-json", stdin=text)
+    assert dry.lines[1].startswith("would start  a")
+    assert "no keeper" not in dry.err
+    done = fw("schedule", "load", "-", "--source", "s", "--tz", "UTC", stdin=text)
+    assert "no keeper runs" in done.err
+    assert [line["when"] for line in done.json] == [line["when"] for line in fw("schedule", "list").json]
+    empty = fw("schedule", "load", "-", "--source", "s", "--prune", "--dry-run", "--no-json", stdin="")
+    assert empty.lines[1].startswith("would end  a")
+
+
+@pytest.mark.parametrize("pause", [(), ("--topic", "none"), ("--topic", "run")])
+def test_a_message_that_waits_is_late_beside_one_that_runs(fw: Fw, tmp_path: Path, pause: tuple[str, ...]) -> None:
+    with Wheel(fw.wheel) as wheel, Keeper(fw.wheel) as keeper:
+        wheel.enqueue(b"", topic="run", delay=-50)
+        keeper.claim()
+        wheel.enqueue(b"", topic="wait", delay=-20)
+        if pause:
+            wheel.pause(topic=pause[1])
+        due = wheel.overdue()
+        assert (due.count, due.running, due.paused) == (1, 1, 0)
+        assert 20_000_000 <= due.lag_us < 50_000_000
+    with Wheel(fw.wheel) as wheel:
+        due = wheel.overdue()
+        assert (due.running, due.count + due.paused) == (0, 2), "without a keeper nothing runs"

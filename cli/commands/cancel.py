@@ -108,7 +108,7 @@ def _tell_begun(out: Output, begun: dict[MessageId, Cancelled], running: Running
         goes_on = "it goes on to its end, and is not tried again"
         raise Failure(
             "begun", f"too late: {id_} {_WORDS[how]} when it was cancelled{_since(running, id_)}: {goes_on}",
-            hint=f"`filewheel kill {id_}` ends it",
+            hint=_ends(running, id_),
         )  # fmt: skip
     _name_begun(out, begun, running)
     goes_on = "they go on to their end, and are not tried again"
@@ -116,6 +116,14 @@ def _tell_begun(out: Output, begun: dict[MessageId, Cancelled], running: Running
         "begun", f"too late: {len(begun):,} of those cancelled had begun, or may have: {goes_on}",
         hint="`filewheel kill ID` ends one",
     )  # fmt: skip
+
+
+def _ends(running: Running, id_: MessageId) -> str:
+    """Return what ends a message that runs: a kill, unless it runs where nothing can end it."""
+    run = running.find(id_)
+    if run is not None and run.place is not None and run.place.kind in ("thread", "program"):
+        return f"nothing can end a {run.place.kind} from outside, only the end of its process"
+    return f"`filewheel kill {id_}` ends it"
 
 
 def _since(running: Running, id_: MessageId) -> str:

@@ -110,10 +110,11 @@ def _overview(out: Output, no_topics: bool) -> None:
         stats = wheel.stats()
         ahead.fill(wheel.histogram([to_datetime(us) for us in ahead.edges_us]))
         found_set = find_set(out)
-        due = wheel.overdue(to_datetime(ahead.now_us)) if stats.paused else Overdue(ahead.now_us, ahead.overdue)
+        running = running_of(out, wheel)
+        exact = ahead.overdue and (stats.paused or running.begun)
+        due = wheel.overdue(to_datetime(ahead.now_us)) if exact else Overdue(ahead.now_us, ahead.overdue)
         idle = due.count and not stats.keeper_up and is_primary(found_set) and not out.wants_json
         advice = overdue_advice(wheel, due, ahead.now_us) if idle else []
-        running = running_of(out, wheel)
         topics: dict[str, int] = {}
         if not no_topics:
             with out.progress("counting by topic", stats.pending) as progress, wheel.snapshot() as snapshot:

@@ -15,7 +15,7 @@ from filewheel.live.pause_fields import pause_fields as pause_fields
 
 from .. import times
 from .output import Output
-from .text import away, full_time
+from .text import away, second_time
 
 _ROWS = 8
 
@@ -36,7 +36,7 @@ def names(pauses: Iterable[Pause]) -> str:
 def pause_text(pause: Pause, now_us: int) -> str:
     """Write a pause in a line: what, since when, and why."""
     why = f": {pause.why}" if pause.why else ""
-    return f"{pause}, since {full_time(pause.since_us)}, {away(pause.since_us - now_us)}{why}"
+    return f"{pause}, since {second_time(pause.since_us)}, {away(pause.since_us - now_us)}{why}"
 
 
 def pause_rows(pauses: Pauses | None, now_us: int) -> list[str]:

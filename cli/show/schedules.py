@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from filewheel import Pauses, StoredSchedule, Wheel, schedule_of
+from filewheel import Pauses, Running, StoredSchedule, Wheel, schedule_of
 from filewheel.message import SCHEDULE
 from filewheel.tools.dump import iso
 
 from .. import times
 from ..failure import check_damage
-from .calls import call_text, schedule_fields, when_of
+from .calls import call_text, schedule_fields, shown_payload, when_of
 from .output import Column, Output
 from .pauses import held_fields, pauses_of
+from .runs import running_of, state_words
 from .text import away, full_time, short_time, show_bytes
 
 _WHOLE = 110
@@ -38,11 +39,12 @@ def list_schedules(out: Output, name: str | None) -> None:
         found = [*each()]
         places = len(snapshot.problems())
         pauses = pauses_of(wheel)
+        running = running_of(out, wheel) if found else Running()
     if out.wants_json:
         for stored in found:
             out.record(fields_of(stored) | held_fields(stored.occurrence, pauses))
     elif found:
-        _print_table(out, found, pauses)
+        _print_table(out, found, pauses, running)
     else:
         out.note("no recurring work" if name is None else "no recurring work of that name")
     check_damage(places)
@@ -76,11 +78,12 @@ def print_planted(out: Output, wheel: Wheel, name: str, done: str) -> None:
         out.note(f"{done} {name}: its last occurrence has fired already")
 
 
-def _print_table(out: Output, found: list[StoredSchedule], pauses: Pauses) -> None:
+def _print_table(out: Output, found: list[StoredSchedule], pauses: Pauses, running: Running) -> None:
     now_us = times.now_us()
     wide = not out.stdout_is_terminal or out.columns >= _WHOLE
     columns = [
-        Column("NAME", 30), Column("WHEN", 30), Column("ZONE", 20), Column("NEXT"), *([Column("")] if wide else []),
+        Column("NAME", 30), Column("WHEN", 30), Column("ZONE", 20), Column("NEXT (local)"),
+        *([Column("")] if wide else []),
         Column("TOPIC", 30), Column("MISSED"), *([Column("FROM", 30)] if wide else []), Column("BODY", 60),
     ]  # fmt: skip
     rows = []
@@ -89,10 +92,12 @@ def _print_table(out: Output, found: list[StoredSchedule], pauses: Pauses) -> No
         when, zone = when_of(stored.recurrence)
         due_us = message.due_us
         is_paused = bool(pauses.of(message))
-        next_ = "paused" if is_paused and not wide else short_time(due_us, now_us)
-        away_ = "paused" if is_paused else away(due_us - now_us)
+        state = state_words(message, running, now_us)
+        state = "paused" if state == "waiting" and is_paused else state
+        next_ = short_time(due_us, now_us) if wide or state == "waiting" else state
+        away_ = away(due_us - now_us) if state == "waiting" else state
         origin = "program" if stored.is_declared else stored.source or "run time"
-        body = show_bytes(message.payload) if stored.is_plain else call_text(message) or ""
+        body = show_bytes(shown_payload(message)) if stored.is_plain else call_text(message) or ""
         rows.append(
             (stored.name, when, zone or "", next_, *([away_] if wide else []), message.topic,
              stored.missed, *([origin] if wide else []), body.strip())

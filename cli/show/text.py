@@ -130,6 +130,11 @@ def local(us: int) -> datetime:
         return moment
 
 
+def second_time(us: int) -> str:
+    """Write a moment in local time as `full_time` does, without a fraction of a second."""
+    return full_time(us - us % US_PER_S)
+
+
 def full_time(us: int) -> str:
     """Write a moment in local time with its offset: "2026-11-21 09:00:00 +01:00"."""
     moment = local(us)

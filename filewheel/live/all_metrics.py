@@ -13,7 +13,6 @@ from filewheel.metrics.gauges import disk_gauges
 from filewheel.metrics.metrics import PREFIX
 from filewheel.metrics.prometheus import gauge, render, with_labels
 from filewheel.metrics.published import together
-from filewheel.timespec import at_us
 
 
 def scrape(view: WheelView) -> str:
@@ -42,6 +41,7 @@ def overdue(view: WheelView) -> Overdue:
     if stats.paused:
         return view.wheel().overdue(now_us / US_PER_S)
     turning = view.turning().value
-    count = view.ahead().value.overdue if turning.has_more_overdue else turning.overdue + turning.begun
-    next_us = None if stats.next_due is None else at_us(stats.next_due)
-    return Overdue(now_us, count, next_us if next_us is not None and next_us <= now_us else None)
+    many = turning.has_more_overdue
+    count = max(0, view.ahead().value.overdue - turning.begun) if many else turning.overdue
+    first_us = turning.next_us if turning.next_us is not None and turning.next_us <= now_us else None
+    return Overdue(now_us, count, first_us, running=turning.begun)

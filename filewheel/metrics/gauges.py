@@ -35,7 +35,7 @@ def disk_gauges(stats: Stats, overdue: Overdue, now_us: int) -> list[Family]:
     pauses = stats.paused
     values: list[tuple[str, str, float | None]] = [
         ("pending", "Pending messages.", stats.pending),
-        ("overdue", "Pending messages that are due, without those that are paused.", overdue.count),
+        ("overdue", "Pending messages that are due and have not begun, without those that are paused.", overdue.count),
         ("overdue_paused", "Pending messages that are due and paused.", overdue.paused),
         ("dead_letters", "Dead letters.", stats.dead),
         ("quarantined", "Items in quarantine: bytes that could not be read.", stats.quarantined),
@@ -50,7 +50,10 @@ def disk_gauges(stats: Stats, overdue: Overdue, now_us: int) -> list[Family]:
             "next_due_seconds", "When the next message is due, in seconds since the epoch.",
             None if next_us is None else next_us / US_PER_S,
         ),
-        ("lag_seconds", "How long the next message that is not paused has been due.", overdue.lag_us / US_PER_S),
+        (
+            "lag_seconds", "How long the first due message that has not begun, and is not paused, has waited.",
+            overdue.lag_us / US_PER_S,
+        ),
         ("keeper_up", "Whether a keeper is running.", int(stats.keeper_up)),
         ("paused", "Whether the whole wheel is paused.", None if pauses is None else int(pauses.wheel is not None)),
         ("pauses", "How many pauses there are, of any kind.", None if pauses is None else len(pauses)),

@@ -87,6 +87,13 @@ def read_running(directory: Directory) -> Running:
     return found
 
 
+def read_begun(directory: Directory) -> frozenset[bytes]:
+    """Return the ids that the present keeper has begun, and of some that it has settled since. Raises DiskError."""
+    with disk_errors(directory.path):
+        data = read_table(directory.disk)
+    return _ids_in(data[GENERATION_BYTES:]) if data and holder(directory) is not None else frozenset()
+
+
 def _ids_in(table: bytes) -> frozenset[bytes]:
     """Return the ids of a table of begins."""
     ids = {table[at : at + SLOT_BYTES] for at in range(0, len(table) - SLOT_BYTES + 1, SLOT_BYTES)}

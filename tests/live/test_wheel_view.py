@@ -145,10 +145,12 @@ def test_a_backup_is_shown_as_one(tmp_path: Path) -> None:
         assert [one["path"] for one in live_fields(view)["set"]["backups"]] == [str(backup)]
 
 
-def test_the_metrics_count_what_runs_as_the_shell_does(wheel_dir: Path) -> None:
+def test_what_runs_is_not_late_in_the_metrics_of_the_page_and_of_the_shell(wheel_dir: Path) -> None:
     with Wheel(wheel_dir) as wheel, Keeper(wheel_dir) as keeper, WheelView(wheel_dir) as view:
         wheel.enqueue(b"long", delay=-5)
         batch = eventually(keeper.claim)
         assert view.turning().value.overdue == 0
-        assert all_metrics.overdue(view).count == wheel.overdue().count == 1
+        assert view.turning().value.begun == all_metrics.overdue(view).running == wheel.overdue().running == 1
+        assert all_metrics.overdue(view).count == wheel.overdue().count == 0
+        assert all_metrics.overdue(view).lag_us == wheel.overdue().lag_us == 0
         keeper.ack(batch)

@@ -23,6 +23,7 @@ from ...failure import Failure
 from ...input.crontab import LINE_BYTES_MAX, Crontab, Job, Problem
 from ...input.lines import read_lines, stdin
 from ...input.params import DURATION
+from ...show.calls import when_of
 from ...show.output import Column, Output
 from ...show.text import count, short_time
 from ...times import US_PER_S
@@ -104,7 +105,9 @@ def load(
             wheel.schedule_many([plan.schedule for plan in plans])
             for name in gone:
                 wheel.unschedule(name)
-        _print(out, plans, gone, {s.name: s for s in wheel.schedules()} if not dry_run else {})
+        _print(out, plans, gone, {s.name: s for s in wheel.schedules()} if not dry_run else {}, dry_run=dry_run)
+        if plans and not dry_run and not wheel.has_keeper():
+            out.note("no keeper runs: `filewheel run -- sh` fires them")
     if wrong:
         raise Failure("partly", f"{count(wrong, 'line')} of {file} cannot be taken; the others are", hint="mend them")
 
@@ -145,21 +148,31 @@ def _taken(job: Job, there: StoredSchedule) -> Problem:
     )  # fmt: skip
 
 
-def _print(out: Output, plans: Sequence[_Plan], gone: Sequence[str], living: dict[str, StoredSchedule]) -> None:
+def _print(
+    out: Output, plans: Sequence[_Plan], gone: Sequence[str], living: dict[str, StoredSchedule], *, dry_run: bool
+) -> None:
     now_us = times.now_us()
+    would = {"started": "would start", "changed": "would change", "ended": "would end"} if dry_run else {}
     rows = []
     for plan in plans:
         stored = living.get(plan.job.name)
         definition = plan.schedule.plant(1 << 40).definition
         next_us = definition.after(now_us) if stored is None else stored.occurrence.due_us
-        fields = {"name": plan.job.name, "done": plan.does, "line": plan.job.line, "when": plan.job.when}
+        fields = {
+            "name": plan.job.name,
+            "done": plan.does,
+            "line": plan.job.line,
+            "when": when_of(definition.recurrence)[0],
+        }
         if out.wants_json:
             out.record({**fields, "tz": plan.job.tz, "next": iso(next_us), "next_us": next_us})
-        rows.append((plan.does, plan.job.name, plan.job.when, plan.job.tz, short_time(next_us, now_us)))
+        rows.append(
+            (would.get(plan.does, plan.does), plan.job.name, plan.job.when, plan.job.tz, short_time(next_us, now_us))
+        )
     for name in gone:
         if out.wants_json:
             out.record({"name": name, "done": "ended"})
-        rows.append(("ended", name, "", "", ""))
+        rows.append((would.get("ended", "ended"), name, "", "", ""))
     if not out.wants_json and rows:
         out.table([Column(""), Column("NAME", 40), Column("WHEN", 30), Column("ZONE", 20), Column("NEXT")], rows)
     elif not rows:

@@ -30,6 +30,7 @@ MUTANTS: list[Mutant] = [
     m("turning-unbounded", "W", NEVER, "a second with too many messages is not counted for ever", "tests/live/test_turning.py::test_a_second_with_too_many_messages_is_cut_and_says_so"),
     m("paused-overdue", "W", NEVER, "what is paused is not overdue, however long it is due", "tests/live/test_turning.py::test_what_is_paused_is_not_overdue_and_hides_nothing_that_is"),
     m("overdue-unbounded", "W", NEVER, "a long pause with very many due messages is not counted for ever", "tests/live/test_turning.py::test_so_many_paused_messages_are_counted_and_no_more"),
+    m("running-overdue-on-disk", "W", NEVER, "what runs is not late in the metrics, however long it runs", "tests/test_cli_schedule_names.py::test_a_message_that_waits_is_late_beside_one_that_runs"),
     m("running-overdue", "W", NEVER, "what runs is not overdue, however long it runs", "tests/live/test_turning.py::test_what_has_begun_is_neither_overdue_nor_next"),
     m("act-unbounded", "W", NEVER, "an act is for so many messages and no more", "tests/live/test_acts.py::test_a_wrong_act_is_refused"),
     m("payload-unbounded", "W", NEVER, "a long payload is shown in part", f"{_WEB}a_long_payload_is_shown_in_part"),
