@@ -22,9 +22,10 @@ except ImportError as exc:
         raise
     sys.exit(f"filewheel: {exc}")  # the one error that is no verb's
 
-from .failure import MEANING, USAGE, failure_of
+from .failure import INTERRUPTED, MEANING, USAGE, failure_of
 from .foreign import meant
 from .show.output import Output
+from .signals import Abort, Quit, exits_with, until_exit
 from .verb import common
 
 VERBS = (
@@ -138,9 +139,18 @@ class Root(click.Group):
             sys.stdout.flush()
         except BrokenPipeError:
             code = _leave_quietly()
+        except Quit:  # a signal just before or behind the part of a verb that handles it
+            code = 0
+        except Abort:
+            code = INTERRUPTED
+        except SystemExit as exc:
+            exits_with(exc.code if isinstance(exc.code, int) else 0)
+            raise
         except (FilewheelError, click.ClickException, click.Abort, KeyboardInterrupt, OSError, RecursionError) as exc:
             code = _fail(out, exc, given)
-        sys.exit(code if isinstance(code, int) else 0)
+        code = code if isinstance(code, int) else 0
+        exits_with(code)
+        sys.exit(code)
 
 
 def _fail(out: Output, exc: BaseException, args: list[str]) -> int:
@@ -195,6 +205,7 @@ def cli(ctx: click.Context) -> None:
 
 def main() -> None:
     """The entry point."""
+    until_exit()
     _open_closed_streams()
     cli.main()
 

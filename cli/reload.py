@@ -95,10 +95,21 @@ def work_again_and_again(argv: Sequence[str], stop_s: float | None) -> int:
     with Stop((signal.SIGINT, signal.SIGTERM)) as stop:
         try:
             log.info("watching %d Python files below %s", len(sources), sources.folder)
-            stop.wakes(lambda: None if child is None else _send(child, signal.SIGTERM))
+            told: list[int] = []
+
+            def tell() -> None:
+                if child is not None and child.pid not in told:
+                    told.append(child.pid)
+                    _send(child, signal.SIGTERM)
+
+            stop.wakes(tell)
             while not stop.asked:
                 child = _start(argv)
+                if stop.asked:  # the signal came before there was a child to pass it to
+                    tell()
                 code = _watch(child, sources, stop, _STOP_S if stop_s is None else stop_s)
+                if stop.asked and code == -signal.SIGTERM:  # it had not come so far that it handles the signal
+                    return 0
                 if code is not None and (code == 0 or stop.asked):
                     return code if code >= 0 else 128 - code
                 child = None
