@@ -8,7 +8,7 @@ A file imports only from its own folder and from those to the left of it (tests/
     | bridges testing | live | kafka
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 import sys as _sys
 import typing as _typing
