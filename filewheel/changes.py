@@ -24,7 +24,7 @@ from filewheel.journal.columns import At, Delay
 from filewheel.journal.journal import Journal
 from filewheel.keys import unique
 from filewheel.message import ID_LIMIT, US_PER_S, Message, MessageId, due_of, receipt
-from filewheel.reader import Reader, one_of
+from filewheel.reader import Reader, one_of, one_or_many
 from filewheel.schedules.definition import (
     GRACE_US,
     UNSET,
@@ -157,13 +157,13 @@ class Changes(Reader):
 
     def revive(
         self,
-        ids: Iterable[MessageId | str | bytes],
+        ids: Iterable[MessageId | str | bytes] | MessageId | str | bytes,
         *,
         delay: Delay | None = None,
         at: At | None = None,
         sync: Sync | None = None,
     ) -> Revived:
-        """Move dead letters back among the pending, due at a time, after a delay, or now; return what became of each.
+        """Move dead letters, or one, back among the pending: at a time, after a delay, or now; return their outcomes.
 
         Each starts again with attempt 0 and a new id, as by `reschedule`. Up to 1,000 are one commit; if the call
         raises, earlier commits stay. Each message with a unique key is a commit of its own. Cost: about 30 µs a
@@ -171,7 +171,7 @@ class Changes(Reader):
 
         Raises BadArgument for an id that is no dead letter's; nothing was done.
         """
-        wanted = list(dict.fromkeys(MessageId.parse(i) for i in check_items("ids", ids)))
+        wanted = list(dict.fromkeys(MessageId.parse(i) for i in one_or_many(ids)))
         for id_ in wanted:
             if not id_.is_dead:
                 raise BadArgument(f"{id_} is not the id of a dead letter", hint="reschedule moves a pending message")

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -109,6 +110,10 @@ _DETAILS_LEAST = 256
 _ROOM_BYTES = 2048
 """Left free among filewheel's headers for the reason of a dead letter, and for a second due."""
 _ERROR_CHARS = 200
+_SHOWN_CHARS = 100
+"""How much of a call, or of a reason, the repr of a message shows."""
+_READ_BYTES = 1 << 16
+"""A repr reads no longer call."""
 _ATTEMPTS_KEPT = 10
 _CUT = "[...]\n"
 
@@ -246,7 +251,7 @@ class Attempt:
     """The end of the traceback, or of what the command wrote to stderr: 4 KiB at most. Empty when none was kept."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Message:
     """One message, pending or firing. Treat it as a value; making one costs about 0.3 µs."""
 
@@ -259,6 +264,23 @@ class Message:
     enqueued_us: int = 0
     root: MessageId | None = None
     """Its first id, when it has moved (retry, reschedule, dead letter)."""
+
+    def __repr__(self) -> str:
+        return f"<Message {self._described()}>"
+
+    def _described(self) -> str:
+        """Write what it is, when it is due and how it is tried, in one short line. It never raises."""
+        what, state = f"{self.topic!r} {len(self.payload)} bytes", f"due_us {self.id.due_us}"
+        with suppress(Exception):  # arguments that are damaged or nested too deeply: its size
+            how = self.headers.get(ARGS)
+            if how is not None and len(self.payload) <= _READ_BYTES:
+                what = _short(call_text(self.topic, *unpack_call(self.payload, how)))
+        with suppress(OverflowError):  # an id after the year 9999: its number
+            state = f"due {self.due.isoformat(' ', 'milliseconds').removesuffix('+00:00')}Z"
+        if self.is_dead:
+            state = f"dead: {_short(repr(self.reason or 'no reason')[1:-1])}"
+        tried = f" try {self.attempt + 1}" if self.attempt and not self.is_dead else ""
+        return f"{self.id} {what} {state}{tried}"
 
     @property
     def due_us(self) -> int:
@@ -326,6 +348,15 @@ def schedule_name_of(headers: Mapping[str, str]) -> str | None:
 def schedule_of_key(key: str | None) -> str | None:
     """Return the name of the schedule whose living occurrence has this key; None of other keys."""
     return key.removeprefix(SCHEDULE_KEY) if key is not None and key.startswith(SCHEDULE_KEY) else None
+
+
+def call_text(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Write a call as Python does: email('ann', times=2)."""
+    return f"{name}({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())])})"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 
 
 def is_call(headers: Mapping[str, str]) -> bool:

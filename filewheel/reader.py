@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -45,6 +45,11 @@ def one_of(id_: MessageId | str | bytes | None, key: str | None) -> MessageId | 
     if (id_ is None) == (key is None):
         raise BadArgument("give an id or a key, and only one of them")
     return None if id_ is None else MessageId.parse(id_)
+
+
+def one_or_many(ids: Iterable[MessageId | str | bytes] | MessageId | str | bytes) -> Iterable[MessageId | str | bytes]:
+    """Return ids that were given as an iterable, or as one id. Raises BadArgument."""
+    return [ids] if isinstance(ids, (str, bytes)) else check_items("ids", ids)
 
 
 def given(id_: MessageId | str | bytes | None, key: str | None) -> dict[str, Any]:
@@ -297,13 +302,14 @@ class Reader:
         failed: bool = False,
         since: At | None = None,
         id: MessageId | str | bytes | None = None,
+        key: str | None = None,
         limit: int | None = None,
     ) -> Sequence[Ended]:
         """Return how the last messages ended, the newest first: of a topic (or glob), a schedule, those that failed.
 
-        `id` is that of a message, or its first one. The keeper keeps at least the last 10,000 ends, and at most twice
-        as many, and writes them once a second, without a flush. A cancel of a message that waits is no end of a run.
-        Cost: reads all of them, 10 µs each.
+        `id` is that of a message, or its first one; `key` finds all messages that had it. The keeper keeps at least the
+        last 10,000 ends, and at most twice as many, and writes them once a second, without a flush. A cancel of a
+        message that waits is no end of a run. Cost: reads all of them, 10 µs each.
 
         Raises BadArgument, DiskError.
         """
@@ -316,6 +322,8 @@ class Reader:
         wanted = None if id is None else MessageId.parse(id)
         if schedule is not None:
             check_name(schedule)
+        if key is not None:
+            check_key(key)
         check_flag("failed", failed)
         found = (
             ended
@@ -325,6 +333,7 @@ class Reader:
             and (not failed or ended.failed)
             and (since_us is None or ended.ended_us >= since_us)
             and (wanted is None or wanted in (ended.id, ended.first_id, ended.moved_to))
+            and (key is None or ended.key == key)
         )
         return list(islice(found, limit))
 

@@ -191,6 +191,7 @@ def test_the_history_is_a_table_or_json_and_is_searched(wheel_dir: Path) -> None
     assert (failed["topic"], failed["outcome"], failed["moved_to"][:2]) == ("sms", "dead", "72")
     assert len(lines(invoke("-C", wheel_dir, "history", "--topic", "m*", "--since", "1h", "--json").out)) == 1
     assert len(lines(invoke("-C", wheel_dir, "history", failed["id"], "--json").out)) == 1
+    assert lines(invoke("-C", wheel_dir, "history", "--key", "no such key", "--json").out) == []
     assert invoke("-C", wheel_dir, "history", "--limit", "1", "--json").out.count("\n") == 1
     assert "nothing that fits" in on_terminal("-C", wheel_dir, "history", "--topic", "none").out
     for wrong in (["--since", "later"], ["--since", "2999-01-01"], ["--limit", "-1"], ["no id"]):

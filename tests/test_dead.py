@@ -125,6 +125,18 @@ def test_each_that_cannot_be_revived_is_named_and_the_others_are(timed: Wheel, c
     assert found.id == moved[free]
 
 
+def test_one_is_revived_by_its_id_alone(timed: Wheel, clock: FakeClock) -> None:
+    one, other, third = bury(timed, clock, "one", "other", "third")
+    assert list(timed.revive(one).moved) == [one]
+    assert list(timed.revive(str(other)).moved) == [other]
+
+    async def revive() -> list[MessageId]:
+        async with AsyncWheel(timed.path, clock=clock) as wheel:
+            return list((await wheel.revive(third)).moved)
+
+    assert asyncio.run(revive()) == [third]
+
+
 @pytest.mark.parametrize("ids", [5, "x", [5], ["not an id"], [b"short"]])
 def test_what_is_no_list_of_ids_is_refused(timed: Wheel, ids: Any) -> None:
     with pytest.raises(BadArgument):

@@ -129,7 +129,7 @@ def test_it_is_searched_by_topic_failure_time_and_limit(wheel: Wheel, keeper: Ke
     for topic in ("mail-a", "mail-b", "sms"):
         clock.advance(1)
         fire(wheel, keeper, 1, topic)
-    wheel.enqueue(b"x", topic="mail-c")
+    wheel.enqueue(b"x", topic="mail-c", key="k-c")
     keeper.bury(keeper.claim()[0])
     keeper.observer.publish()
 
@@ -142,10 +142,12 @@ def test_it_is_searched_by_topic_failure_time_and_limit(wheel: Wheel, keeper: Ke
     assert topics(since=(clock.now_us() - 1_000_000) / 1e6) == ["mail-c", "sms", "mail-b"]
     assert topics(limit=2) == ["mail-c", "sms"]
     assert topics(limit=0) == []
+    assert topics(key="k-c") == ["mail-c"]
+    assert topics(key="k") == []
 
 
 @pytest.mark.parametrize(
-    "options", [{"limit": -1}, {"topic": 3}, {"failed": "yes"}, {"since": "noon"}, {"id": "x"}], ids=str
+    "options", [{"limit": -1}, {"topic": 3}, {"failed": "yes"}, {"since": "noon"}, {"id": "x"}, {"key": 5}], ids=str
 )
 def test_a_wrong_argument_is_refused(wheel: Wheel, options: dict[str, object]) -> None:
     with pytest.raises(BadArgument):

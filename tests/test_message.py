@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -10,10 +11,12 @@ from hypothesis import strategies as st
 
 from filewheel.errors import BadArgument
 from filewheel.message import (
+    ARGS,
     DEAD_US,
     DUE_END_US,
     ID_END,
     ID_MIN,
+    REASON,
     Message,
     MessageId,
     base32,
@@ -22,6 +25,7 @@ from filewheel.message import (
     id_floor,
     to_datetime,
 )
+from filewheel.values import JSON, pack
 
 DUES = st.integers(0, (1 << 58) - 1)
 WRITERS = st.integers(0, (1 << 40) - 1)
@@ -143,6 +147,32 @@ def test_messages_with_equal_fields_are_equal() -> None:
     id_ = MessageId.make(1, 2, 3)
     assert Message(id_, b"x") == Message(id_, b"x", "", {}, 0, 0, None)
     assert Message(id_, b"x") != Message(id_, b"y")
+
+
+CALL = [[UUID(int=5), "ann"], {"times": 2}]
+
+
+def test_the_repr_of_a_call_is_the_call() -> None:
+    id_ = MessageId.make(1_800_000_000_500_000, 1, 1)
+    payload, how = pack(CALL)
+    message = Message(id_, payload, "mail", {ARGS: how}, 1)
+    assert repr(message) == (
+        f"<Message {id_} mail(UUID('00000000-0000-0000-0000-000000000005'), 'ann', times=2) "
+        "due 2027-01-15 08:00:00.500Z try 2>"
+    )
+    dead = Message(MessageId.make(DEAD_US + 1, 1, 1), payload, "mail", {ARGS: how, REASON: "no\nhost"}, 1, 0, id_)
+    assert repr(dead).endswith("times=2) dead: no\\nhost>")
+    assert repr(Message(id_, b"x" * 9, "t")) == f"<Message {id_} 't' 9 bytes due 2027-01-15 08:00:00.500Z>"
+    assert len(repr(Message(id_, b"[[" + b'"x",' * 999 + b'"x"],{}]', "t", {ARGS: JSON}))) < 200
+
+
+@pytest.mark.parametrize("how", ["json", "msgpack", "msgpack+tags", "pickle"])
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"[" * 9999 + b"]" * 9999, b"\x91" * 9999, b"5", bytes(1 << 20)])
+def test_the_repr_of_a_message_that_cannot_be_read_is_its_size(payload: bytes, how: str) -> None:
+    for id_ in (MessageId(ID_MIN), MessageId(ID_END)):
+        shown = repr(Message(id_, payload, "\ud800", {ARGS: how}))
+        assert f"'\\ud800' {len(payload)} bytes" in shown
+        assert "\n" not in shown
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "00"), (31, "0Z"), (32, "10"), (1023, "ZZ"), (1024, "00")])

@@ -30,14 +30,15 @@ _LIMIT_ON_TERMINAL = 20
 @click.option("--topic", metavar="GLOB", help="Only this topic: a name, or a pattern with * and ?.")
 @click.option("--schedule", metavar="NAME", help="Only this schedule, with those that died and were revived.")
 @click.option("--failed", is_flag=True, help="Only what did not succeed, or was not done.")
+@click.option("--key", metavar="KEY", help="Only messages that had this unique key.")
 @click.option("--since", metavar="DUR|TIME", help="Only what ended since then: 2h ago, or 09:00, 2027-01-01T09:00.")
 @click.option(
     "--limit", type=click.IntRange(min=0), metavar="N", help="At most so many; 0 is all.  [default: 20 on a terminal]"
 )
 @click.argument("id_", required=False, metavar="[ID]")
 def command(
-    out: Output, topic: str | None, schedule: str | None, failed: bool, since: str | None, limit: int | None,
-    id_: str | None,
+    out: Output, topic: str | None, schedule: str | None, failed: bool, key: str | None, since: str | None,
+    limit: int | None, id_: str | None,
 ) -> None:  # fmt: skip
     """Show how the last attempts ended, the newest first; of one message with its ID.
 
@@ -50,7 +51,7 @@ def command(
         limit = _LIMIT_ON_TERMINAL if out.stdout_is_terminal else 0
     with out.wheel() as wheel:
         found = wheel.history(
-            topic=topic, schedule=schedule, failed=failed, id=wanted, limit=limit + 1 if limit else None,
+            topic=topic, schedule=schedule, failed=failed, id=wanted, key=key, limit=limit + 1 if limit else None,
             since=None if since is None else times.to_datetime(_since_us(since)),
         )  # fmt: skip
     shown = found[: limit or None]
@@ -70,7 +71,8 @@ def command(
     if len(found) > len(shown):
         out.note(f"{len(shown):,} shown, there are more: --limit 0 shows all")
     elif not shown and not out.wants_json:
-        out.note("nothing that fits" if topic or schedule or failed or since or wanted else "no attempt has ended yet")
+        chosen = topic or schedule or failed or key or since or wanted
+        out.note("nothing that fits" if chosen else "no attempt has ended yet")
 
 
 def _since_us(text: str) -> int:

@@ -39,6 +39,7 @@ from filewheel.format.settings import PAYLOAD_BYTES_MAX_DEFAULT, SLOTS_DEFAULT, 
 from filewheel.journal.columns import At, Delay, Headers
 from filewheel.laps.window import Budget
 from filewheel.message import Message, MessageId
+from filewheel.reader import one_or_many
 from filewheel.schedules.plain import PlainSchedule
 from filewheel.wheel import OnConflict, Wheel
 
@@ -339,11 +340,11 @@ class AsyncWheel:
         return await self._write(lambda w: w.schedule_many(plans, sync=sync))
 
     async def revive(
-        self, ids: Iterable[MessageId | str | bytes], *, delay: Delay | None = None, at: At | None = None,
-        sync: Sync | None = None,
+        self, ids: Iterable[MessageId | str | bytes] | MessageId | str | bytes, *, delay: Delay | None = None,
+        at: At | None = None, sync: Sync | None = None,
     ) -> Revived:  # fmt: skip
-        """Move dead letters back among the pending messages (see Wheel.revive)."""
-        wanted = list(check_items("ids", ids))
+        """Move dead letters, or one, back among the pending messages (see Wheel.revive)."""
+        wanted = list(one_or_many(ids))
         return await self._write(lambda w: w.revive(wanted, delay=delay, at=at, sync=sync))
 
     async def cancel_many(

@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import date, time, timedelta
 from typing import Any
 
+from filewheel import message as names
 from filewheel.errors import Damaged
 from filewheel.message import ARGS, US_PER_S, Message
 from filewheel.schedules.cron import Cron
@@ -58,8 +59,7 @@ def call_text(message: Message) -> str | None:
     arguments = arguments_of(message)
     if arguments is None:
         return None
-    args, kwargs = arguments
-    return f"{message.topic}({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())])})"
+    return names.call_text(message.topic, *arguments)
 
 
 def message_fields(message: Message) -> dict[str, Any]:

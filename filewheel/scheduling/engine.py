@@ -290,10 +290,10 @@ class Engine:
         ended_well = False
         try:
             self._on_term()
+            self.state = "firing"  # before the event: a program that waits for it reads the state next
             self._telemetry.took_over()
             self.dispatcher = dispatcher
             self.is_keeper.set()
-            self.state = "firing"
             while not self._stop.is_set() and not keeper.paused.has_drained(self._drains):
                 self._turn()
                 dispatcher.step()

@@ -12,6 +12,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args, overload
 
 from filewheel.checks import check_choice, check_number, check_whole, shown
@@ -19,7 +20,7 @@ from filewheel.errors import BadArgument
 from filewheel.format.ids import Ids
 from filewheel.format.limits import check_topic
 from filewheel.format.settings import Sync
-from filewheel.message import MessageId
+from filewheel.message import US_PER_S, MessageId
 from filewheel.scheduling.arguments import PLAIN, Codec, Parameters
 from filewheel.scheduling.around import Hooks
 from filewheel.scheduling.bulk import Columns, Kwargs, Row, in_call, rows_of
@@ -37,6 +38,7 @@ Soon = Coroutine[Any, Any, MessageId]
 
 Where = Literal["thread", "process", "loop"]
 _NAMED = 5
+_YEAR_US = 365 * 86_400 * US_PER_S
 
 
 class Sender(ABC, Generic[Sent]):
@@ -163,8 +165,12 @@ class Bound(Generic[P, Sent]):
         return self.sender.send(self._name, args, kwargs, self._options, delay=delay)
 
     def at(self, time: At, /, *args: P.args, **kwargs: P.kwargs) -> Sent:
-        """Enqueue a call that is due at a time: an aware datetime, or seconds since the epoch."""
-        at_us(time)
+        """Enqueue a call that is due at a time: an aware datetime, or seconds since the epoch.
+
+        Raises BadArgument, also for seconds in the year 1970: they are a delay.
+        """
+        if 0 <= at_us(time) < _YEAR_US and not isinstance(time, datetime):  # mutant: delay-taken-for-a-time
+            raise BadArgument(f"at({time}, ...) is in the year 1970", hint=f"did you mean after({time}, ...)?")
         self.check(args, kwargs)
         return self.sender.send(self._name, args, kwargs, self._options, at=time)
 

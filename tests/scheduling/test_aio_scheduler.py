@@ -179,6 +179,7 @@ def test_nothing_touches_the_disk_in_the_thread_of_the_loop(path: Path, play: Pl
         await scheduler.schedule("dynamic", "0 9 * * *", "chain", [0])
         async with scheduler:
             assert await scheduler.wait_until_keeper(120)
+            assert scheduler.state == "firing"
             await chain.options(key="one").enqueue(3)
             await until(lambda: done == [3, 2, 1, 0])
             id_ = await chain.after(60, 0)

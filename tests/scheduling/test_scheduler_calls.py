@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,17 @@ def test_arguments_that_cannot_be_stored_are_refused_and_nothing_is_enqueued(
     with pytest.raises(TooLarge):
         scheduler.enqueue("note", [bytes(scheduler.wheel.payload_bytes_max)])
     assert waiting(scheduler.wheel) == []
+
+
+def test_seconds_of_1970_are_a_delay_that_was_given_as_a_time(scheduler: Scheduler, calls: list[Any]) -> None:
+    note = scheduler.on("other")(calls.append)
+    for wrong in (5, 0, 86_400.5):
+        with pytest.raises(BadArgument, match=rf"at\({wrong}, .* is in the year 1970.*did you mean after\({wrong}, "):
+            note.at(wrong, 1)
+    assert waiting(scheduler.wheel) == []
+    note.at(datetime(1970, 1, 2, tzinfo=UTC), 1)  # a datetime is meant
+    note.at(1e9, 2)
+    assert len(waiting(scheduler.wheel)) == 2
 
 
 def test_a_payload_that_cannot_be_read_is_a_dead_letter_and_others_go_on(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from filewheel import AsyncScheduler, Attempt, BadArgument, Retry, Scheduler
+from filewheel import AsyncScheduler, Attempt, BadArgument, Job, Retry, Scheduler
 from filewheel.message import DETAILS, DETAILS_BYTES_MAX
 from tests.scheduling import process_targets as targets
 from tests.scheduling.stage import dead_letters, waiting
@@ -88,6 +89,70 @@ def test_a_deep_traceback_keeps_its_end(scheduler: Scheduler) -> None:
     assert details.startswith("[...]\n")
     assert details.endswith("ZeroDivisionError: division by zero")
     assert len(details.encode()) <= DETAILS_BYTES_MAX
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "coroutine"])
+def test_with_hooks_it_also_begins_at_the_handler(
+    scheduler: Scheduler, is_async: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    if is_async:
+
+        @scheduler.around
+        async def outer(jobs: list[Job]) -> AsyncIterator[None]:
+            yield
+
+        @scheduler.on(retry=ONCE)
+        async def broken() -> None:
+            raise ValueError("no")
+    else:
+
+        @scheduler.around
+        def inner(jobs: list[Job]) -> Iterator[None]:
+            yield
+
+        @scheduler.around
+        def innermost(jobs: list[Job]) -> Iterator[None]:
+            yield
+
+        @scheduler.on("broken", retry=ONCE)
+        def plain() -> None:
+            raise ValueError("no")
+
+    scheduler.enqueue("broken")
+    scheduler.drain()
+    lines = last_of(scheduler).details.splitlines()
+    assert lines[1].strip().startswith(HERE)
+    assert lines[1].endswith("in broken" if is_async else "in plain")
+    assert "around.py" not in caplog.text
+
+
+def test_an_exception_of_a_hook_begins_at_the_hook_and_so_does_the_one_before_it(scheduler: Scheduler) -> None:
+    @scheduler.around
+    def outer(jobs: list[Job]) -> Iterator[None]:
+        try:
+            yield
+        except ValueError:
+            raise KeyError("other") from None
+        finally:
+            pass
+
+    @scheduler.around
+    def chained(jobs: list[Job]) -> Iterator[None]:
+        try:
+            yield
+        except ZeroDivisionError as exc:
+            raise ValueError("chained") from exc
+
+    @scheduler.on(retry=ONCE)
+    def broken() -> None:
+        1 / 0  # noqa: B018
+
+    broken.enqueue()
+    scheduler.drain()
+    details = last_of(scheduler).details
+    assert "in outer" in details
+    assert "scheduling/around.py" not in details
+    assert "scheduling/runners" not in details
 
 
 def test_without_tracebacks_only_the_error_is_stored(wheel_dir: Path, clock: FakeClock) -> None:

@@ -7,6 +7,7 @@ Invariant: exactly one outcome of a call counts, also when the call ends after i
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -30,6 +31,9 @@ from filewheel.scheduling.results import Kept, kept
 from filewheel.values import unpack_call
 
 _TRACE_LENGTH = 8000
+_AROUND = surrounded.__code__.co_filename
+_RUNNERS = _AROUND.removesuffix("around.py") + "runners/"
+_CHAIN_MAX = 100
 _PIECE_CHARS = 1200
 """A part of a traceback, such as the exception's text, is cut to this, so that the places remain."""
 
@@ -186,13 +190,27 @@ def failure_of(exc: BaseException) -> Failure:
 
 
 def trace_of(exc: BaseException) -> str:
-    """Return the end of an exception's traceback, from the handler on."""
+    """Return the end of an exception's traceback, from the handler or its hook on."""
     trace = exc.__traceback__
     try:
-        pieces = traceback.format_exception(exc.with_traceback(trace.tb_next if trace else None))
+        whole = traceback.TracebackException(type(exc), exc, trace.tb_next if trace else None, compact=True)
+        _without_hooks(whole)
+        pieces = list(whole.format())
     except Exception as odd:  # the program's exception class may raise too
         return f"(no traceback: {type(odd).__name__})"
     return storable("".join(map(_shortened, pieces))[-_TRACE_LENGTH:])
+
+
+def _without_hooks(whole: traceback.TracebackException) -> None:
+    """Leave out the frames that only surround the call, also of the exceptions that led to this one."""
+    for _ in range(_CHAIN_MAX):
+        others = [f for f in whole.stack if f.filename != _AROUND and not f.filename.startswith(_RUNNERS)]
+        first = next((n for n, frame in enumerate(others) if frame.filename != contextlib.__file__), 0)
+        whole.stack[:] = others[first:]  # mutant: traceback-from-the-hooks
+        before = whole.__cause__ or whole.__context__
+        if before is None:
+            break
+        whole = before
 
 
 def stack_of(thread_id: int | None, function: Callable[..., Any]) -> str:
