@@ -392,3 +392,8 @@ def test_words_for_a_time_are_taken_by_each_verb_and_what_was_understood_is_said
 def test_words_that_name_no_time_for_a_message_enqueue_nothing(fw: Fw, option: str, text: str, what: str) -> None:
     assert what in fw("enqueue", option, text, "x", code=2).err
     assert fw.pending() == []
+
+
+def test_a_timeout_of_nothing_is_refused_and_nothing_is_enqueued(fw: Fw) -> None:
+    assert "--timeout" in fw("enqueue", "--in", "1h", "--timeout", "0", "x", code=2).err
+    assert fw.pending() == []

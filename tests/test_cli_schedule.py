@@ -178,3 +178,9 @@ def test_the_help_has_the_options_of_a_schedule_and_its_verbs(fw: Fw) -> None:
     for word in ("--at", "--jitter", "--count", "edit", "list", "load"):
         assert word in text
     assert "--at" in fw("schedule", "n", "--help").out
+
+
+def test_a_schedule_that_there_is_not_is_not_found_and_a_pattern_that_fits_none_is_an_empty_list(fw: Fw) -> None:
+    for verb in (["schedule", "list"], ["inspect", "schedules"]):
+        assert "there is no schedule 'nope'" in fw(*verb, "nope", code=4).err
+        assert fw(*verb, "nope*").out == ""

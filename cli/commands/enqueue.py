@@ -150,6 +150,8 @@ def _tell_one(
 
 def _terms(retries: int | None, timeout_us: int | None) -> dict[str, str]:
     """Return the headers that store --retries and --timeout; the one that fires chooses the waits between the tries."""
+    if timeout_us is not None and timeout_us <= 0:
+        raise click.BadParameter("a try needs some time: write 30s", param_hint="'--timeout'")
     terms = {} if retries is None else {RETRY: json.dumps({"limit": retries})}
     return terms if timeout_us is None else {**terms, TIMEOUT: repr(timeout_us / US_PER_S)}
 

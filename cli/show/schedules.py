@@ -14,7 +14,7 @@ from filewheel.message import SCHEDULE
 from filewheel.tools.dump import iso
 
 from .. import times
-from ..failure import check_damage
+from ..failure import Failure, check_damage
 from .calls import call_text, schedule_fields, shown_payload, when_of
 from .output import Column, Output
 from .pauses import held_fields, pauses_of
@@ -45,9 +45,11 @@ def list_schedules(out: Output, name: str | None) -> None:
             out.record(fields_of(stored) | held_fields(stored.occurrence, pauses))
     elif found:
         _print_table(out, found, pauses, running)
-    else:
-        out.note("no recurring work" if name is None else "no recurring work of that name")
     check_damage(places)
+    if not found and name is not None and not any(c in name for c in "*?["):
+        raise Failure("not-found", f"there is no schedule {name!r}", hint="`filewheel schedule list` shows them")
+    if not found and not out.wants_json:
+        out.note("no recurring work" if name is None else "no recurring work of that name")
 
 
 def fields_of(stored: StoredSchedule) -> dict[str, object]:

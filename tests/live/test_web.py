@@ -83,6 +83,8 @@ def test_a_search_finds_by_id_by_key_and_by_topic(filled: Path) -> None:
         missing = client.ask(f"/api/messages/{gone}")
         assert missing.status == 404
         assert missing.json["error"] == "not-found"
+        nowhere = client.ask("/api/nope")
+        assert (nowhere.status, nowhere.json["error"]) == (404, "not-found")
 
 
 @pytest.mark.parametrize(

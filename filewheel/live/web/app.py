@@ -67,6 +67,14 @@ def make_app(
     return Page(WheelView(path, force=force, env=env), Access() if access is None else access)
 
 
+async def _no_page(request: Request, exc: Exception) -> Response:
+    return failed(404, "not-found", "there is no such page; docs/live.md lists them")
+
+
+async def _no_method(request: Request, exc: Exception) -> Response:
+    return failed(405, "bad-argument", f"this page does not take {request.method}")
+
+
 class Page:
     """The application."""
 
@@ -76,7 +84,9 @@ class Page:
         self._reads = Reads()
         self.streams = Streams(view, self._reads)
         self._files = _files()
-        self._app = Starlette(routes=self._routes(), lifespan=self._lifespan)
+        self._app = Starlette(
+            routes=self._routes(), lifespan=self._lifespan, exception_handlers={404: _no_page, 405: _no_method}
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, with the headers that protect the page."""
