@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from cli.show.calls import shown_payload
 from filewheel import Keeper, Message, MessageId, Wheel
-from filewheel.message import OF_SCHEDULE
+from filewheel.message import OF_SCHEDULE, RETRY, TIMEOUT
 from tests.cli_support import Fw, on_terminal, stopped
 from tests.support import eventually
 
@@ -192,3 +193,18 @@ def test_a_message_that_waits_is_late_beside_one_that_runs(fw: Fw, tmp_path: Pat
     with Wheel(fw.wheel) as wheel:
         due = wheel.overdue()
         assert (due.running, due.count + due.paused) == (0, 2), "without a keeper nothing runs"
+
+
+def test_a_schedule_has_its_own_terms_and_so_has_each_job_of_a_crontab(fw: Fw) -> None:
+    text = "# name: a\n@hourly sleep 600\n"
+    fw("schedule", "load", "-", "--source", "s", "--tz", "UTC", "--timeout", "100ms", "--retries", "0", stdin=text)
+    fw("schedule", "b", "@hourly", "exit 3", "--retries", "1")
+    for name in "ab":
+        fw("reschedule", "--key", f"filewheel.every:{name}", "--in", "0")
+    err = fw.process("run", "--until-empty", "--retries", "7", "--backoff", "1ms", "--timeout", "6h", *SH, code=3).err
+    assert re.search(r"a \(\w+\) is a dead letter now, \w+: took longer than 100ms", err), err
+    assert re.search(r"b \(\w+\) is a dead letter now, \w+: exit code 3, after 2 tries", err), err
+    with Wheel(fw.wheel) as wheel:
+        kept = {one.name: one.occurrence.headers for one in wheel.schedules()}
+    assert TIMEOUT in kept["a"]
+    assert RETRY in kept["b"], "the next occurrence has them too"

@@ -1,4 +1,4 @@
-"""The units in docs/examples/systemd: systemd reads them, and each command in them is one of filewheel."""
+"""The units in docs/examples/systemd and shell: systemd reads them, and each command in them is one of filewheel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cli.main import VERBS, cli
 from tests.support import REPO
 
 FOLDER = REPO / "docs" / "examples" / "systemd"
-UNITS = sorted(FOLDER.iterdir())
+UNITS = sorted([*FOLDER.iterdir(), *(FOLDER.parent / "shell").iterdir()])
 SERVICES = [unit for unit in UNITS if unit.suffix == ".service"]
 
 
@@ -54,7 +54,10 @@ def test_systemd_reads_a_unit_without_a_complaint(unit: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: unit.name)
 def test_the_command_of_a_unit_is_one_with_the_options_that_it_names(unit: Path) -> None:
     program, *args = words(unit)
-    assert program.endswith("/bin/filewheel")
+    if program == "/usr/bin/env":
+        assert args.pop(0) == "filewheel"
+    else:
+        assert program.endswith("/bin/filewheel")
     at = next(n for n, word in enumerate(args) if word in VERBS)
     cli.make_context("filewheel", args[:at]).close()
     root = click.Context(cli)

@@ -5,7 +5,6 @@ Prints only the ids, so that `id=$(filewheel enqueue --in 5m hi)` works with and
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from typing import get_args
@@ -13,7 +12,7 @@ from typing import get_args
 import click
 
 from filewheel import KeyHeld, MessageId, OnConflict, Sync, TooFewCopies, Wheel
-from filewheel.message import ARGS, RETRY, TIMEOUT
+from filewheel.message import ARGS
 from filewheel.tools.dump import iso
 
 from .. import times
@@ -22,11 +21,12 @@ from ..input.batch import Defaults, Intake, enqueue_all
 from ..input.body import read_body
 from ..input.lines import Spool, stdin
 from ..input.params import DURATION, HEADER, JSON_ARGS, SYNC, BareSeconds, When, one_due, require_due
+from ..input.terms import terms_of
 from ..show.members import roster_of
 from ..show.output import Output
 from ..show.text import RUN, WORK, away, count, full_time, offset
 from ..show.text import local as to_local
-from ..times import US_PER_S, to_datetime
+from ..times import to_datetime
 from ..verb import due_options, verb
 
 
@@ -110,7 +110,7 @@ def command(
     A message with a --key has it from now until it was acknowledged, cancelled or became a dead letter.
     """
     now_us = times.now_us()
-    terms = _terms(retries, timeout)
+    terms = terms_of(retries, timeout)
     if lines or batch:
         _check_many(lines, batch, body, key, arguments)
         due_us = one_due(in_us, at, now_us) if batch else require_due(in_us, at, now_us)
@@ -148,6 +148,7 @@ def _tell_one(
         _echo_due(out, due_us, now_us)
 
 
+<<<<<<< HEAD
 def _terms(retries: int | None, timeout_us: int | None) -> dict[str, str]:
     """Return the headers that store --retries and --timeout; the one that fires chooses the waits between the tries."""
     if timeout_us is not None and timeout_us <= 0:
@@ -156,6 +157,8 @@ def _terms(retries: int | None, timeout_us: int | None) -> dict[str, str]:
     return terms if timeout_us is None else {**terms, TIMEOUT: repr(timeout_us / US_PER_S)}
 
 
+=======
+>>>>>>> 02a4d7c (A schedule has its own --retries and --timeout; shell.md says what to do when a job goes wrong at night; the shell's unit is filewheel-jobs.service)
 def _check_many(lines: bool, batch: bool, body: str | None, key: str | None, arguments: bytes | None) -> None:
     if arguments is not None:
         raise click.UsageError("--args is for one message; lines of --batch have a key `args`")

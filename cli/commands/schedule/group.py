@@ -16,7 +16,8 @@ from filewheel.scheduling.cron import read_recurrence
 
 from ...failure import USAGE
 from ...input.body import read_body
-from ...input.params import HEADER, JSON_ARGS
+from ...input.params import DURATION, HEADER, JSON_ARGS
+from ...input.terms import terms_of
 from ...input.when import check_when, maybe_at, once, read_count, schedule_options, split
 from ...show.output import Output
 from ...show.schedules import print_planted
@@ -36,6 +37,8 @@ from .show import show
     help="In place of BODY: arguments for the handler that --topic names, which `filewheel work` calls.",
 )  # fmt: skip
 @click.option("--header", "headers", type=HEADER, multiple=True, metavar="K=V", help="A header; may be repeated.")
+@click.option("--retries", type=click.IntRange(min=0), metavar="N", help="In place of the --retries of `run`.")
+@click.option("--timeout", type=DURATION, metavar="DUR", help="In place of the --timeout of `run`.")
 @click.option(
     "--on-conflict", type=click.Choice(get_args(OnConflict)), default="replace", show_default=True,
     help="When there is a schedule of this name: fail (exit code 5), leave it as it is, or replace it.",
@@ -56,6 +59,8 @@ def start(
     topic: str,
     arguments: bytes | None,
     headers: tuple[tuple[str, str], ...],
+    retries: int | None,
+    timeout: int | None,
     on_conflict: str,
 ) -> None:
     """Start a schedule."""
@@ -63,7 +68,8 @@ def start(
     when: Any = once(at, tz) if at is not None else check_when(given.name, given.when or "", tz or "UTC")
     options: dict[str, Any] = {
         "tz": tz or "UTC", "missed": missed or "once", "start": maybe_at(start, tz), "end": maybe_at(end, tz),
-        "count": None if count is None else read_count(count), "topic": topic, "headers": dict(headers),
+        "count": None if count is None else read_count(count), "topic": topic,
+        "headers": {**dict(headers), **terms_of(retries, timeout)},
         "on_conflict": on_conflict,
     }  # fmt: skip
     options |= {} if grace is None else {"grace_s": grace / US_PER_S}

@@ -23,6 +23,7 @@ from ...failure import Failure
 from ...input.crontab import LINE_BYTES_MAX, Crontab, Job, Problem
 from ...input.lines import read_lines, stdin
 from ...input.params import DURATION
+from ...input.terms import terms_of
 from ...show.calls import when_of
 from ...show.output import Column, Output
 from ...show.text import count, short_time
@@ -62,14 +63,16 @@ class _Plan:
     help="Times that passed while nothing ran: run once for all, each, or none that is late.",
 )  # fmt: skip
 @click.option("--jitter", type=DURATION, default="0", metavar="DUR", help="Each is due later by a random part of this.")
+@click.option("--retries", type=click.IntRange(min=0), metavar="N", help="In place of the --retries of `run`.")
+@click.option("--timeout", type=DURATION, metavar="DUR", help="In place of the --timeout of `run`.")
 @click.option("--source", metavar="NAME", help="A name for the file, which --prune goes by.  [default: its path]")
 @click.option("--prune", is_flag=True, help="End schedules that were loaded from this file and are not in it any more.")
 @click.option("--dry-run", is_flag=True, help="Show what it would do; change nothing.")
 @click.option("--keep-going", is_flag=True, help="Take the good lines although others are wrong (exit code 3).")
 @click.argument("file", metavar="FILE")
 def load(
-    out: Output, tz: str | None, topic: str, missed: Missed, jitter: int, source: str | None, prune: bool,
-    dry_run: bool, keep_going: bool, file: str,
+    out: Output, tz: str | None, topic: str, missed: Missed, jitter: int, retries: int | None, timeout: int | None,
+    source: str | None, prune: bool, dry_run: bool, keep_going: bool, file: str,
 ) -> None:  # fmt: skip
     """Load a crontab, or `-` for stdin: its jobs become schedules, which `filewheel run -- sh` runs.
 
@@ -86,7 +89,8 @@ def load(
     for note in found.notes:
         out.note(note)
     with out.wheel() as wheel:
-        like = PlainSchedule("-", "@daily", topic=topic, missed=missed, jitter_s=jitter / US_PER_S)
+        terms = terms_of(retries, timeout)
+        like = PlainSchedule("-", "@daily", topic=topic, headers=terms, missed=missed, jitter_s=jitter / US_PER_S)
         plans = _plans(wheel, found, named, like)
         for problem in sorted(found.problems, key=lambda one: one.line):
             out.warn(str(problem))
@@ -126,8 +130,8 @@ def _plans(wheel: Wheel, found: Crontab, source: str, like: PlainSchedule) -> li
     plans = []
     for job in found.jobs:
         schedule = PlainSchedule(
-            job.name, job.when, job.body, like.topic, tz=job.tz, missed=like.missed, jitter_s=like.jitter_s,
-            source=source,
+            job.name, job.when, job.body, like.topic, like.headers, tz=job.tz, missed=like.missed,
+            jitter_s=like.jitter_s, source=source,
         )  # fmt: skip
         there = next(iter(wheel.schedules(job.name)), None)
         if there is not None and (not there.is_plain or there.source != source):
