@@ -148,17 +148,6 @@ def _tell_one(
         _echo_due(out, due_us, now_us)
 
 
-<<<<<<< HEAD
-def _terms(retries: int | None, timeout_us: int | None) -> dict[str, str]:
-    """Return the headers that store --retries and --timeout; the one that fires chooses the waits between the tries."""
-    if timeout_us is not None and timeout_us <= 0:
-        raise click.BadParameter("a try needs some time: write 30s", param_hint="'--timeout'")
-    terms = {} if retries is None else {RETRY: json.dumps({"limit": retries})}
-    return terms if timeout_us is None else {**terms, TIMEOUT: repr(timeout_us / US_PER_S)}
-
-
-=======
->>>>>>> 02a4d7c (A schedule has its own --retries and --timeout; shell.md says what to do when a job goes wrong at night; the shell's unit is filewheel-jobs.service)
 def _check_many(lines: bool, batch: bool, body: str | None, key: str | None, arguments: bytes | None) -> None:
     if arguments is not None:
         raise click.UsageError("--args is for one message; lines of --batch have a key `args`")
