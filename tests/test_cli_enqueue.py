@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.input.lines import stdin
 from cli.input.params import LOCAL, Local, read_time
 from filewheel import BadArgument, MessageId, Wheel
 from tests.cli_support import Fw, Terminal, environment, on_terminal
@@ -66,14 +67,19 @@ def test_enqueue_without_a_body_reads_a_pipe_and_refuses_a_terminal(fw: Fw) -> N
     assert "BODY is missing" in result.out
 
 
-@pytest.mark.parametrize("stdin", ["/dev/null", "closed"])
-def test_enqueue_without_a_body_and_with_nothing_on_stdin_is_a_usage_error(fw: Fw, stdin: str) -> None:
-    source = "<&-" if stdin == "closed" else "< /dev/null"
+@pytest.mark.parametrize("given", ["/dev/null", "closed"])
+def test_enqueue_without_a_body_and_with_nothing_on_stdin_is_a_usage_error(fw: Fw, given: str) -> None:
+    source = "<&-" if given == "closed" else "< /dev/null"
     shell = ["sh", "-c", f"exec {sys.executable} -m cli -C {fw.wheel} enqueue --in 1h {source}"]
     ended = subprocess.run(shell, cwd=REPO, env=environment(), capture_output=True, check=False, text=True)
     assert ended.returncode == 2, ended.stderr
     assert "stdin is empty" in ended.stderr
     assert fw.pending() == []
+
+
+def test_a_stdin_that_python_found_closed_is_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert stdin().read() == b""
 
 
 def test_an_empty_body_that_is_asked_for_is_a_message(fw: Fw) -> None:

@@ -8,7 +8,6 @@ its old id while the wheel has a record of it; such messages are reported.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
@@ -19,7 +18,7 @@ from filewheel.tools.dump import NewIds, load
 
 from .. import times
 from ..failure import Failure
-from ..input.lines import Spool, read_lines
+from ..input.lines import Spool, read_lines, stdin
 from ..show.output import Output
 from ..show.progress import Progress
 from ..show.text import count
@@ -76,7 +75,7 @@ def command(out: Output, new_ids: bool, source: str | None) -> None:
 @contextlib.contextmanager
 def _open(source: str) -> Iterator[BinaryIO]:
     if source == "-":
-        yield sys.stdin.buffer
+        yield stdin()
     else:
         with open(source, "rb") as stream:
             yield stream

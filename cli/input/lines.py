@@ -7,6 +7,7 @@ Invariant: the error for a bad line names its number.
 
 from __future__ import annotations
 
+import io
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -23,7 +24,9 @@ _SPOOL_BYTES = 8 << 20
 
 
 def stdin() -> BinaryIO:
-    """Return stdin as bytes."""
+    """Return stdin as bytes; an empty one where it was closed before the start."""
+    if sys.stdin is None:
+        return io.BytesIO()
     return sys.stdin.buffer
 
 
