@@ -95,6 +95,7 @@ def test_with_args_it_calls_a_handler(fw: Fw) -> None:
         (["n", "@daily", "x", "--count", "0"], "--count '0' is not a number from 1"),
         (["n", "@daily", "x", "--jitter", "-5"], "duration"),
         (["n", "every 90s", "x", "--jitter", "90s"], "the jitter is shorter than the interval"),
+        (["n", "* * * * *", "x", "--jitter", "60s"], "shorter than the time between two occurrences, 60 s"),
         (["n", "@daily", "x", "--end", "2001-01-01"], "no time before its end"),
         (["n", "@daily", "x", "--args", "[1]"], "BODY or --args"),
         (["n", "@daily", "--args", "[1]"], "--topic"),

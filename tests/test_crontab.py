@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,16 @@ def test_a_loaded_crontab_is_run(fw: Fw, tmp_path: Path) -> None:
     fw.process("run", "--once", "--", "sh")
     assert (tmp_path / "it-ran").read_text() == "from cron's stdin\n"
     assert names(fw) == {"n": "0 0 * * *"}
+
+
+def test_hourly_needs_a_zone_where_the_full_hours_are_not_those_of_utc(fw: Fw, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "@hourly a\n"
+    try:
+        for zone, code in (("Asia/Kolkata", 2), ("Asia/Tokyo", 0)):
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            loaded = fw("schedule", "load", "-", stdin=line, code=code)
+            assert ("its zone is not said" in loaded.err) == (code == 2)
+    finally:
+        monkeypatch.undo()
+        time.tzset()

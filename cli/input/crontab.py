@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from filewheel import BadArgument
 from filewheel.scheduling.cron import Zone, read_recurrence
 
+from ..times import now_us, to_datetime
+
 LINE_BYTES_MAX = 64 << 10
 NAME_CHARS_MAX = 100
 _VARIABLE = re.compile(r"""\s*(?P<name>[A-Za-z_][A-Za-z0-9_]*|"[^"=]*"|'[^'=]*')\s*=\s*(?P<value>.*?)\s*""")
@@ -123,7 +125,7 @@ class Crontab:
             )
         if "~" in when:
             raise BadArgument("a random time (~) is not known", hint="a fixed time, and --jitter")
-        tz = self._tz or ("UTC" if when.startswith("@hourly") else "")
+        tz = self._tz or ("UTC" if when.startswith("@hourly") and _is_whole_hours_off() else "")
         read_recurrence(when, tz or "UTC")
         if not command:
             raise BadArgument("there is no command", hint=_HELP)
@@ -187,6 +189,12 @@ def _is_command(words: list[str]) -> bool:
 def _unquoted(value: str) -> str:
     quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'"
     return value[1:-1] if quoted else value
+
+
+def _is_whole_hours_off() -> bool:
+    """Whether the full hours of this machine are those of UTC."""
+    offset = to_datetime(now_us()).astimezone().utcoffset()
+    return offset is None or not offset.total_seconds() % 3600
 
 
 def machine_zone() -> str:

@@ -45,6 +45,7 @@ ASTRAY_US = 3600 * US_PER_S
 """A clock that goes back by less than this was corrected: called occurrences are not called again."""
 NAME_BYTES_MAX = 200
 COUNT_MAX = 1_000_000
+_GAPS = 50
 _OPTIONS = ("start_us", "end_us", "jitter_us", "count", "source")
 """Fields that the header has only if they are set."""
 
@@ -99,6 +100,22 @@ class Definition:
                 hint="a later end",
             )
         return found
+
+    def check_jitter(self, first_us: int) -> None:
+        """Raise BadArgument unless the jitter is shorter than each of the first gaps: later ones would be left out."""
+        before_us = first_us
+        for _ in range(_GAPS):
+            try:
+                after_us = self.after(before_us)
+            except BadArgument:  # it ends
+                return
+            if self.jitter_us >= after_us - before_us:
+                gap_s = (after_us - before_us) / US_PER_S
+                raise BadArgument(
+                    f"the jitter is shorter than the time between two occurrences, {gap_s:g} s",
+                    hint="jitter_s below it",
+                )
+            before_us = after_us
 
     def due_us(self, time_us: int, seed: bytes) -> int:
         """Return when the occurrence of a time is due: later by a part of the jitter that the seed decides."""
@@ -257,7 +274,9 @@ class Options:
         made = Definition(
             name, recurrence, self.missed, grace_us, is_declared, start_us, end_us, jitter_us, self.count, source
         )
-        made.after(-1 if start_us is None else start_us - 1)  # raises when it has no time at all
+        first_us = made.after(-1 if start_us is None else start_us - 1)  # raises when it has no time at all
+        if isinstance(recurrence, Cron) and jitter_us:
+            made.check_jitter(first_us)
         return made
 
 
