@@ -14,6 +14,7 @@ import contextlib
 import select
 import threading
 
+from filewheel.disk.forks import IMPORTS
 from filewheel.env import Disk, Env
 from filewheel.format import layout
 
@@ -104,7 +105,8 @@ class Alarm:
 
     def __init__(self) -> None:
         """Raises OSError if two files cannot be opened."""
-        import socket  # only standbys need it
+        with IMPORTS:
+            import socket  # only standbys need it
 
         self._heard, self._rung = socket.socketpair()
         self._rung.setblocking(False)

@@ -81,6 +81,8 @@ MUTANTS: list[Mutant] = [
       "tests/test_wheel.py::test_a_keyed_enqueue_whose_handle_another_thread_closes_says_so"),
     m("lock-in-child", "D", DROP, "a forked child does not keep its parent's locks",
       "tests/test_guards.py::test_a_child_that_outlives_a_killed_keeper_does_not_keep_the_next_one_out"),
+    m("fork-in-an-import", "D", DROP, "a child that is forked while a thread imports what locks need can lock",
+      "tests/test_fork_in_an_import.py::test_a_child_that_is_forked_while_a_thread_imports_the_locks_can_lock"),
     m("behind-unmarked", "B1", DROP, "a backup for which journals were given up says so",
       "tests/replication/test_stale.py::test_a_backup_for_which_journals_were_given_up_is_stale_in_every_roster_and_not_promoted"),
     m("mode-uncompared", "B", DROP, "a backup whose mode changes is compared",
