@@ -111,8 +111,7 @@ def _overview(out: Output, no_topics: bool) -> None:
         ahead.fill(wheel.histogram([to_datetime(us) for us in ahead.edges_us]))
         found_set = find_set(out)
         running = running_of(out, wheel)
-        exact = ahead.overdue and (stats.paused or running.begun)
-        due = wheel.overdue(to_datetime(ahead.now_us)) if exact else Overdue(ahead.now_us, ahead.overdue)
+        due = wheel.overdue(to_datetime(ahead.now_us)) if ahead.overdue else Overdue(ahead.now_us)
         idle = due.count and not stats.keeper_up and is_primary(found_set) and not out.wants_json
         advice = overdue_advice(wheel, due, ahead.now_us) if idle else []
         topics: dict[str, int] = {}

@@ -45,6 +45,8 @@ def overdue_in(
     Cost: that of a histogram, and of finding what has begun; while topics or schedules are paused, about 1 µs for each
     due message.
     """
+    if now_us < 0:  # nothing is due before 1970
+        return Overdue(now_us)
     runs = sum(due_of(id_) <= now_us for id_ in snapshot.find(begun)) if begun else 0
     if pauses.wheel is not None:
         before = histogram_of(directory, snapshot, [now_us + 1]).before

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filewheel import Message, Retry
-from filewheel.message import DUE, DUE_END_US, HISTORY, KEY, SCHEDULE, SKIP_LATE, US_PER_S
+from filewheel.message import DUE, DUE_END_US, HISTORY, KEY, OF_SCHEDULE, SCHEDULE, SKIP_LATE, US_PER_S
 from filewheel.scheduling import verdict
 from filewheel.scheduling.failure import Failure, history_of
 from filewheel.scheduling.job import Outbox
@@ -70,7 +70,7 @@ def test_a_dead_letter_keeps_its_key_and_an_occurrence_leaves_key_and_schedule_b
     occurrence = replace(ONE, headers={KEY: "filewheel.every:n", SCHEDULE: "{}", "mine": "1"})
     for bury in (lambda m: verdict.skipped(m, "late", None), lambda m: verdict.buried(m, "who?")):
         assert bury(keyed).settlement.headers == keyed.headers
-        assert bury(occurrence).settlement.headers == {"mine": "1"}
+        assert bury(occurrence).settlement.headers == {"mine": "1", OF_SCHEDULE: "n"}
     retried = fails(occurrence, next_=following(60)).settlement.headers or {}
     assert retried[KEY] == "filewheel.every:n"
     assert SCHEDULE in retried
