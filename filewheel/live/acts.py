@@ -75,7 +75,7 @@ class Proposal:
     act: Act
     found: list[Message]
     missing: list[MessageId]
-    """Not pending any more, or not of the kind that the verb is for."""
+    """Not pending any more, or not of the kind that the verb is for (`_ABSENT`)."""
 
     @property
     def ends(self) -> list[str]:
@@ -107,6 +107,7 @@ class Proposal:
             "question": self.question,
             "messages": [row_fields(message) for message in self.found],
             "missing": [str(id_) for id_ in self.missing],
+            "missing_text": f"{len(self.missing):,} {_ABSENT[self.act.verb]}",
             "ends_schedules": self.ends,
         }
 
@@ -129,6 +130,12 @@ def propose(wheel: Wheel, act: Act) -> Proposal:
     return Proposal(act, found, missing)
 
 
+_ABSENT = {
+    "cancel": "not pending any more", "reschedule": "not pending any more",
+    "kill": "does not run: it waits, so cancel it, or it has ended",
+    "revive": "no dead letter any more", "drop": "no dead letter any more",
+}  # fmt: skip
+"""Why a message is left alone."""
 _DONE = {
     "cancel": "cancelled", "reschedule": "rescheduled", "kill": "killed", "revive": "revived", "drop": "deleted",
 }  # fmt: skip
@@ -151,7 +158,7 @@ class Done:
         begun = sum(outcome in ("begun", "maybe begun") for outcome in self.done.values())
         parts = [f"{len(self.done):,} {word}"]
         parts += [f"{begun:,} had begun, or may have"] if begun else []
-        parts += [f"{len(self.missing):,} not there any more"] if self.missing else []
+        parts += [f"{len(self.missing):,} {_ABSENT[self.verb]}"] if self.missing else []
         parts += [f"{len(self.failed):,} failed: {next(iter(self.failed.values()))}"] if self.failed else []
         return ", ".join(parts)
 

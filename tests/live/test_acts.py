@@ -56,6 +56,9 @@ def test_a_kill_is_for_what_runs_and_says_why_it_cannot(wheel_dir: Path) -> None
     with Wheel(wheel_dir) as wheel, Keeper(wheel_dir) as keeper:
         waits = wheel.enqueue(b"waits", delay=60)
         assert propose(wheel, Act("kill", (waits,))).missing == [waits]
+        assert "it waits" in perform(wheel, Act("kill", (waits,))).text
+        assert "no dead letter" in perform(wheel, Act("drop", (waits,))).text
+        assert wheel.get(waits) is not None
         runs = wheel.enqueue(b"runs")
         batch = eventually(keeper.claim)
         assert propose(wheel, Act("kill", (runs,))).question == "Kill 1 message that runs? It is dropped."

@@ -25,7 +25,7 @@ export async function act(verb, ids, after) {
     return;
   }
   if (!proposal.messages.length) {
-    opened("Nothing to do", el("p", {}, "The message is not there any more: it fired, was cancelled or moved."), [closing("Close")]);
+    opened("Nothing to do", el("p", {}, text(`${proposal.missing_text}.`)), [closing("Close")]);
     after();
     return;
   }
