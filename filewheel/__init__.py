@@ -245,6 +245,9 @@ def __getattr__(name: str) -> object:
     if name in _LATER:
         from importlib import import_module
 
-        globals()[name] = found = getattr(import_module(_LATER[name]), name)
+        from filewheel.disk.forks import IMPORTS
+
+        with IMPORTS:
+            globals()[name] = found = getattr(import_module(_LATER[name]), name)
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,10 +8,12 @@ Invariant: when several calls move or cancel one message at once, one succeeds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import NamedTuple, overload
 
 from filewheel.checks import check_flag, check_items, shown
 from filewheel.disk import locks
+from filewheel.disk.forks import IMPORTS
 from filewheel.disk.hint import HintSender
 from filewheel.env import Clock
 from filewheel.errors import BadArgument, FilewheelError, KeyHeld, Locked, NotFound
@@ -156,13 +158,9 @@ class Changes(Reader):
         return sum(len(self.cancel_many(ids, sync=sync)) for ids in portions)  # mutant: clear-counts-all
 
     def revive(
-        self,
-        ids: Iterable[MessageId | str | bytes] | MessageId | str | bytes,
-        *,
-        delay: Delay | None = None,
-        at: At | None = None,
-        sync: Sync | None = None,
-    ) -> Revived:
+        self, ids: Iterable[MessageId | str | bytes] | MessageId | str | bytes, *, delay: Delay | None = None,
+        at: At | None = None, sync: Sync | None = None,
+    ) -> Revived:  # fmt: skip
         """Move dead letters, or one, back among the pending: at a time, after a delay, or now; return their outcomes.
 
         Each starts again with attempt 0 and a new id, as by `reschedule`. Up to 1,000 are one commit; if the call
@@ -419,10 +417,8 @@ class Changes(Reader):
         """
         if check_flag("drain", drain) and (topic is not None or schedule is not None):
             raise BadArgument("only the whole wheel is drained", hint="leave out the topic and the schedule")
-        from filewheel.replication import pauses  # a producer that never pauses does not load what sets need
-
         self._check()
-        made = pauses.pause(self._dir, new_pause(topic, schedule, why, self._clock.now_us()), drain=drain)
+        made: Pause = _pauses().pause(self._dir, new_pause(topic, schedule, why, self._clock.now_us()), drain=drain)
         self._hint.send(self._clock.now_us())
         return made
 
@@ -436,10 +432,8 @@ class Changes(Reader):
         which = new_pause(topic, schedule)
         if check_flag("everything", everything) and which.what != "wheel":
             raise BadArgument("everything is resumed, or one name", hint="leave one of them out")
-        from filewheel.replication import pauses
-
         self._check()
-        ended = pauses.resume(self._dir, lambda pause: everything or pause.is_for(which))
+        ended: tuple[Pause, ...] = _pauses().resume(self._dir, lambda pause: everything or pause.is_for(which))
         self._hint.send(self._clock.now_us())
         return ended
 
@@ -477,3 +471,9 @@ class _Site:
         copies = journal.wait_durable(ticket, self._sync)
         wheel._hint.send(now_us)
         return [receipt(one, copies) if isinstance(one, MessageId) else one for one in made]
+
+
+def _pauses() -> ModuleType:
+    with IMPORTS:  # on demand: a producer that never pauses does not load what sets need
+        from filewheel.replication import pauses
+    return pauses

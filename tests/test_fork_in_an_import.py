@@ -11,45 +11,60 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support import REPO
 
 PROGRAM = """
 import os, sys, threading
-from filewheel import Wheel
+import filewheel
 
-assert "portalocker" not in sys.modules
+path, module, call = sys.argv[1:]
+assert module not in sys.modules
 importing, forking = threading.Event(), threading.Event()
 
 
 class Slow:
     def find_spec(self, name, path=None, target=None):
-        if name == "portalocker":
+        if name == module:
             importing.set()
             forking.wait()
 
 
-def enqueue(key):
-    with Wheel(sys.argv[1]) as wheel:
-        wheel.enqueue(key.encode(), key=key)
+def work(key):
+    with filewheel.Wheel(path) as wheel:
+        exec(call)
 
 
 sys.meta_path.insert(0, Slow())
 os.register_at_fork(before=forking.set)
-thread = threading.Thread(target=enqueue, args=("parent",))
+thread = threading.Thread(target=work, args=("parent",))
 thread.start()
 importing.wait()
 pid = os.fork()
 if pid == 0:
-    enqueue("child")
+    work("child")
     os._exit(0)
 thread.join()
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
-def test_a_child_that_is_forked_while_a_thread_imports_the_locks_can_lock(wheel_dir: Path) -> None:
+@pytest.mark.parametrize(
+    ("module", "call"),
+    [
+        ("portalocker", "wheel.enqueue(b'', key=key)"),
+        ("filewheel.replication.pauses", "wheel.pause(topic=key)"),
+        ("filewheel.scheduling.scheduler", "filewheel.Scheduler"),
+    ],
+)
+def test_a_child_that_is_forked_while_a_thread_imports_on_demand_can_import(
+    wheel_dir: Path, module: str, call: str
+) -> None:
     env = {**os.environ, "PYTHONPATH": str(REPO)}
-    program = subprocess.Popen([sys.executable, "-c", PROGRAM, wheel_dir], env=env, start_new_session=True)
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, wheel_dir, module, call], env=env, start_new_session=True
+    )
     try:
         assert program.wait(60) == 0
     finally:

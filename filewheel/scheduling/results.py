@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from filewheel.checks import shown
+from filewheel.disk.forks import IMPORTS
 from filewheel.errors import BadArgument, CallFailed, FilewheelError, NotFound, ResultNotKept, ResultTimeout
 from filewheel.format.ids import MINT
 from filewheel.message import DUE_END_US, KEY, RESULT, Message, MessageId
@@ -143,8 +144,8 @@ class Look:
         """Return whether the call waits or runs, also under another id. Raises CallFailed for a dead letter."""
         message = wheel.get(self._now_at)
         if message is None:
-            from filewheel.tools.absent import moved_to  # most programs ask for no result of a call that has moved
-
+            with IMPORTS:  # on demand: most programs ask for no result of a call that has moved
+                from filewheel.tools.absent import moved_to
             found = moved_to(wheel, self._id, sys.maxsize)  # mutant: moved-call-lost
             self._now_at = self._id if found is None else found
             message = None if found is None else wheel.get(found)
