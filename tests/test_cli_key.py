@@ -79,6 +79,13 @@ def test_what_was_listed_can_be_enqueued_again_with_its_key(fw: Fw) -> None:
     fw("cancel", "--key", "a")
     fw("enqueue", "--batch", "--sync", "never", stdin=listed)
     assert fw.pending()[0]["headers"] == {"filewheel.key": "a", "to": "ann"}
+    fw("enqueue", "--in", "0", "--topic", "t", "twice")
+    fw("run", "--once", "--retries", "1", "--backoff", "1h..1h", "--", "false", code=3)
+    failed = [line for line in fw("inspect", "list", "--topic", "t").lines if "attempts" in json.loads(line)]
+    fw("enqueue", "--batch", stdin="\n".join(failed))
+    fw("schedule", "nightly", "@daily", "x")
+    error = fw("enqueue", "--batch", stdin=fw("inspect", "list").lines[-1], code=2).err
+    assert "`filewheel dump` and `load`" in error
     line = json.dumps({**json.loads(listed), "key": "other"})
     assert "line 1: " in fw("enqueue", "--batch", stdin=line, code=2).err
     assert "line 1: " in fw("enqueue", "--batch", stdin='{"in": 1, "payload": "", "key": 5}', code=2).err

@@ -25,11 +25,13 @@ from .params import pack_json, read_delay, read_time
 _PORTION_ROWS = 10_000
 _PORTION_BYTES = 4 << 20
 _OWN_KEYS = frozenset({"payload", "payload_b64", "in", "at", "due_us", "topic", "headers", "key", "args"})
-# The output of `run`, `dump` and `inspect list` can be enqueued again; these keys are ignored.
+# Plain messages that `run`, `dump` and `inspect list` print can be enqueued again; these keys are ignored.
 _MESSAGE_KEYS = frozenset({
     "id", "due", "attempt", "enqueued_us", "root", "dead", "died", "late_ms", "size", "state", "paused_by",
-    "running_since", "running_since_us", "where", "thread", "pid",
+    "attempts", "running_since", "running_since_us", "where", "thread", "pid",
 })  # fmt: skip
+_OF_MORE = frozenset({"schedule", "kwargs"})
+"""Keys of schedules and calls, which these lines do not carry over."""
 
 
 class Row(NamedTuple):
@@ -86,6 +88,8 @@ class Intake:
 
     def _row(self, fields: dict[str, Any]) -> Row:
         for key in fields:
+            if key in _OF_MORE:
+                raise BadArgument(f"{key!r}: a schedule or a call", hint="`filewheel dump` and `load` carry it over")
             if key not in _OWN_KEYS and key not in _MESSAGE_KEYS:
                 raise BadArgument(f"unknown key {key!r}", hint="`filewheel enqueue --help` lists the keys")
         due_us = self._due(fields)
