@@ -115,10 +115,10 @@ def _overdue(wheel: Wheel, snapshot: Snapshot, found: Turning, clock: Clock) -> 
     while lo < end:
         window = snapshot.window(lo, end, _DUE)
         for put in window.puts:
-            if held.holds(put):  # mutant: paused-overdue
+            if running.pending_state(put[ID]) == "running":  # mutant: running-overdue
+                found.begun += 1  # also while it is paused: what runs goes on
+            elif held.holds(put):  # mutant: paused-overdue
                 found.paused += 1
-            elif running.pending_state(put[ID]) == "running":  # mutant: running-overdue
-                found.begun += 1
             else:
                 found.overdue += 1
                 first = first or [put[ID]]

@@ -92,6 +92,12 @@ def test_what_has_begun_is_neither_overdue_nor_next(wheel_dir: Path) -> None:
         assert found.overdue == 1
         assert found.next_us == waits.due_us
         assert found.lag_us == found.now_us - waits.due_us
+        wheel.pause()
+        found = turning(wheel, SYSTEM_CLOCK)
+        assert (found.overdue, found.begun, found.paused) == (0, 1, 1)
+        seen = wheel.overdue()
+        assert (seen.count, seen.running, seen.paused) == (0, 1, 1)
+        wheel.resume()
         keeper.ack(batch)
         keeper.ack(eventually(keeper.claim))
 
