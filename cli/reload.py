@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from importlib.util import cache_from_source
 
 from .failure import Failure
 from .signals import Abort, Quit, Stop
@@ -144,6 +145,7 @@ def _watch(child: subprocess.Popen[bytes], sources: Sources, stop: Stop, stop_s:
             _tell(changed, sources.folder)
             _send(child, signal.SIGTERM)
             _end(child, stop_s + _LATE_S)
+            _forget_compiled(changed)
             return child.returncode if stop.asked else None
 
 
@@ -151,8 +153,24 @@ def _wait_for_change(sources: Sources, stop: Stop) -> None:
     while not stop.asked:
         if changed := sources.changed():
             _tell(changed, sources.folder)
+            _forget_compiled(changed)
             return
         time.sleep(max(_LOOK_S, _LOOK_SHARE * sources.took_s))
+
+
+def _forget_compiled(changed: Sequence[str]) -> None:
+    """Remove what Python has compiled of these files.
+
+    It goes by the second and the size of a source, so it would run the old code of one that was changed twice in a
+    second. No child runs that writes it again.
+    """
+    for path in changed:
+        try:
+            os.unlink(cache_from_source(path))
+        except FileNotFoundError:
+            pass
+        except OSError as exc:
+            log.warning("%s: what was compiled of it cannot be removed, and may be run: %s", path, exc)
 
 
 def _tell(changed: Sequence[str], folder: str) -> None:

@@ -222,3 +222,22 @@ def test_a_file_that_is_still_written_is_one_change(tmp_path: Path, monkeypatch:
     assert sources.changed() == [str(tmp_path / "a.py")]
     assert steps == []
     assert sources.changed() == []
+
+
+def test_a_change_in_the_second_of_the_last_one_and_of_the_same_length_is_run(app: Path) -> None:
+    def dated(version: str, ns: int) -> None:
+        (app / "app.new").write_text(APP.replace("VERSION", version))
+        os.utime(app / "app.new", ns=(ns, ns))
+        (app / "app.new").replace(app / "app.py")
+
+    dated("1", 1_700_000_000 * 10**9)
+    jobs = Scheduler(app / "jobs.wheel")
+    with stopped(begin(app, "--reload")) as process:
+        for number in ("1", "2"):
+            jobs.enqueue("version", [f"v{number}"])
+            eventually(lambda name=f"v{number}": (app / name).exists() and (app / name).read_text())
+            assert (app / f"v{number}").read_text().split()[0] == number
+            if number == "1":
+                first = children_of(process.pid)
+                dated("2", 1_700_000_000 * 10**9 + 5_000_000)
+                eventually(lambda before=first: children_of(process.pid) not in ([], before))  # it took no more work
