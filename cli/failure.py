@@ -39,6 +39,7 @@ STUCK = 21
 LATE = 22
 FULL = 23
 BACKUPS = 24
+DEAD = 25
 INTERRUPTED = 130
 
 MEANING = {
@@ -63,6 +64,7 @@ MEANING = {
     LATE: "health: a due message has waited too long",
     FULL: "health: the disk is nearly full",
     BACKUPS: "health: a backup is not in step",
+    DEAD: "health: too many messages have died",
     INTERRUPTED: "interrupted",
 }
 
@@ -83,6 +85,7 @@ _CODES = {
     "late": LATE,
     "nearly-full": FULL,
     "backups": BACKUPS,
+    "dead": DEAD,
     "unkillable": UNKILLABLE,
     "timed-out": TIMED_OUT,
     "undone": UNDONE,

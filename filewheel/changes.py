@@ -47,8 +47,6 @@ HINT_AHEAD_US = US_PER_S
 """A message that is due later than this wakes no keeper: each keeper checks twice a second anyway."""
 CLEAR_AT_ONCE = 10_000
 """How many messages `clear` cancels in one commit."""
-
-
 REVIVE_AT_ONCE = 1000
 """How many dead letters `revive` looks up under one lock."""
 
@@ -355,6 +353,7 @@ class Changes(Reader):
         payload: bytes | Unset = UNSET,
         topic: str | Unset = UNSET,
         headers: Mapping[str, str] | Unset = UNSET,
+        change_headers: Mapping[str, str | None] | Unset = UNSET,
         tz: str | Unset = UNSET,
         missed: Missed | Unset = UNSET,
         grace_s: float | Unset = UNSET,
@@ -366,11 +365,12 @@ class Changes(Reader):
     ) -> MessageId:
         """Change what is given of a schedule; return the id of its next occurrence.
 
-        None takes a start, an end or a count away. A count that is given counts from now. Of two edits at once each
-        keeps what the other has changed.
+        None takes a start, an end or a count away. A count that is given counts from now. `headers` replace all but
+        its own retry and time-out; `change_headers` sets some, or takes away those whose value is None. Of two edits at
+        once each keeps what the other has changed.
         Raises NotFound; KeyHeld for a schedule that a program declares; BadArgument.
         """
-        edit = Edit(when, payload, topic, headers, tz, missed, grace_s, jitter_s, start, end, count)
+        edit = Edit(when, payload, topic, headers, change_headers, tz, missed, grace_s, jitter_s, start, end, count)
         check_name(name)
 
         def edited(stored: Sequence[StoredSchedule | None]) -> list[Plant]:

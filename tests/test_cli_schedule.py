@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from filewheel import Scheduler, Wheel
+from filewheel import Retry, Scheduler, Wheel, retry_of, timeout_of
 from tests.cli_support import Fw, Terminal, on_terminal
 
 
@@ -130,6 +130,24 @@ def test_an_edit_changes_what_is_given_and_nothing_else(fw: Fw) -> None:
     assert one(fw, "schedule", "edit", "n", "--topic", "t")["done"] == "unchanged"
     assert one(fw, "schedule", "edit", "n", "every", "90s", "--jitter", "0")["tz"] is None
     assert "there is no schedule 'm'" in fw("schedule", "edit", "m", "--topic", "t", code=4).err
+
+
+def test_an_edit_sets_the_retries_and_the_time_out_and_takes_them_away(fw: Fw) -> None:
+    def terms() -> tuple[int, float | None]:
+        with Wheel(fw.wheel) as wheel:
+            (found,) = wheel.schedules("n")
+            return retry_of(found.occurrence, Retry(limit=9)).limit, timeout_of(found.occurrence)
+
+    one(fw, "schedule", "n", "@daily", "x", "--retries", "2", "--header", "a=b")
+    one(fw, "schedule", "edit", "n", "--timeout", "30s")
+    assert terms() == (2, 30.0)
+    one(fw, "schedule", "edit", "n", "--retries", "none", "--header", "c=d")
+    assert terms() == (9, 30.0)
+    one(fw, "schedule", "edit", "n", "--timeout", "none")
+    assert terms() == (9, None)
+    for wrong in (["--retries", "-1"], ["--retries", "two"], ["--timeout", "soon"], ["--timeout", "0s"]):
+        assert wrong[0] in fw("schedule", "edit", "n", *wrong, code=2).err
+    assert terms() == (9, None)
 
 
 def test_ended_schedules_are_named_and_so_are_those_that_are_not_there(fw: Fw) -> None:

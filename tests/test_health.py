@@ -270,6 +270,26 @@ def test_dead_letters_do_not_wait(keeper: Keeper, clock: FakeClock) -> None:
     assert health_at(Path(keeper.directory.path), clock).lag_us == 0
 
 
+def test_more_dead_letters_than_allowed_are_trouble_and_only_on_request(keeper: Keeper, clock: FakeClock) -> None:
+    path = Path(keeper.directory.path)
+    assert health_at(path, clock, max_dead=0).is_healthy
+    for payload in (b"x", b"y"):
+        enqueue(path, clock, payload)
+    for message in keeper.claim():
+        keeper.bury(message, reason="for good")
+    assert health_at(path, clock).is_healthy
+    assert "dead" not in texts(health_at(path, clock))
+    few = health_at(path, clock, max_dead=2)
+    assert few.is_healthy
+    assert texts(few)["dead"] == "2 dead letters"
+    many = health_at(path, clock, max_dead=1)
+    assert kinds(many) == ["dead"]
+    assert texts(many)["dead"] == "more than 1 dead letter"
+    assert kinds(health_at(path, clock, max_dead=0)) == ["dead"]
+    with pytest.raises(BadArgument, match="max_dead"):
+        health_at(path, clock, max_dead=-1)
+
+
 # -- files and room -------------------------------------------------------------------------------------------
 
 
@@ -352,6 +372,15 @@ def test_the_worst_trouble_makes_the_exit_code_and_all_are_in_the_json(fw: Fw) -
     assert fields["lag_s"] > 7e8
     assert "Try: start `filewheel run`" in found.err
     assert fw("health", "--no-keeper", code=22).json[0]["kind"] == "late"
+
+
+def test_too_many_dead_letters_have_an_exit_code_of_their_own(fw: Fw) -> None:
+    fw.enqueue("--in", "0", "x")
+    fw("run", "--once", "--retries", "0", "--", "false", code=3)
+    assert "a message has died" in fw("health", "--no-keeper", "--max-dead", "0", code=25).err
+    fw("health", "--no-keeper", "--max-dead", "1")
+    fw("dead", "drop", "--all", "--yes")
+    fw("health", "--no-keeper", "--max-dead", "0")
 
 
 def test_quiet_prints_the_reason_only_and_a_healthy_wheel_nothing(fw: Fw) -> None:

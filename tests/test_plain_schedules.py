@@ -29,8 +29,9 @@ from filewheel import (
     Wheel,
     schedule_of,
 )  # fmt: skip
-from filewheel.message import ARGS, KEY, SCHEDULE, US_PER_S, to_datetime
+from filewheel.message import ARGS, KEY, RETRY, SCHEDULE, TIMEOUT, US_PER_S, to_datetime
 from filewheel.schedules.occurrences import only_a_scheduler_fires
+from filewheel.schedules.planting import own_headers
 from tests.conftest import assert_whole
 from tests.support import START_US, FakeClock
 
@@ -236,6 +237,19 @@ def test_an_edit_changes_what_is_given_and_nothing_else(
     before = shown()
     wheel.edit_schedule("n", **given)
     assert shown() == before | changed
+
+
+def test_other_headers_keep_the_retries_and_the_time_out_of_a_schedule(wheel: Wheel) -> None:
+    def headers() -> dict[str, str]:
+        return own_headers(the_one(wheel).occurrence)
+
+    wheel.schedule("n", 600, b"x", headers={"a": "b", "c": "d", RETRY: "{}", TIMEOUT: "5.0"})
+    wheel.edit_schedule("n", headers={"e": "f"})
+    assert headers() == {"e": "f", RETRY: "{}", TIMEOUT: "5.0"}
+    wheel.edit_schedule("n", change_headers={"g": "h", RETRY: None, TIMEOUT: "6.0", "none": None})
+    assert headers() == {"e": "f", "g": "h", TIMEOUT: "6.0"}
+    wheel.edit_schedule("n", headers={TIMEOUT: "7.0"}, change_headers={"i": "j"})
+    assert headers() == {TIMEOUT: "7.0", "i": "j"}
 
 
 def test_an_interval_that_gets_another_start_counts_from_it(wheel: Wheel) -> None:

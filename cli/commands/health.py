@@ -18,7 +18,7 @@ from ..verb import verb
     "health",
     """
     $ filewheel health --no-keeper
-    $ filewheel health --max-lag 5m --no-keeper --json
+    $ filewheel health --max-lag 5m --max-dead 10 --no-keeper --json
     $ filewheel health -q --no-keeper && echo healthy
     """,
 )
@@ -32,7 +32,10 @@ from ..verb import verb
 )  # fmt: skip
 @click.option("--keeper/--no-keeper", default=True, help="Whether a keeper must run; not where a timer fires.")
 @click.option("--backups", is_flag=True, help="Each backup must be current and followed, too.")
-def command(out: Output, max_lag: int, min_free: int, keeper: bool, backups: bool) -> None:
+@click.option(
+    "--max-dead", type=click.IntRange(min=0), metavar="N", help="At most so many dead letters; without it any number."
+)
+def command(out: Output, max_lag: int, min_free: int, keeper: bool, backups: bool, max_dead: int | None) -> None:
     """Check whether a message that comes due now would fire in time.
 
     Takes no lock and changes nothing. It sees a keeper in another container, too, if both share the wheel's directory.
@@ -50,13 +53,14 @@ def command(out: Output, max_lag: int, min_free: int, keeper: bool, backups: boo
     22  the first due message has waited longer than --max-lag
     23  the disk has less room than --min-free
     24  a backup is not in step (with --backups)
+    25  there are more dead letters than --max-dead
     10, 13, 1  there is no wheel, or it cannot be opened
 
     With -q only the reason of a failure is printed, to stderr. Piped, it prints one JSON object.
     """
     found = check_health(
         out.dir, max_lag_s=max_lag / US_PER_S, min_free_bytes=min_free, needs_keeper=keeper, backups=backups,
-        force=out.force,
+        max_dead=max_dead, force=out.force,
     )  # fmt: skip
     if out.json or not out.quiet:
         _show(out, found)
@@ -84,4 +88,5 @@ def _hint(out: Output, worst: Check) -> str | None:
         "late": "`filewheel inspect list` shows what waits",
         "nearly-full": "free some space, or move the wheel",
         "backups": "`filewheel backup list`",
+        "dead": "`filewheel dead list` shows them; `dead revive` and `dead drop` end the alarm",
     }.get(worst.kind)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from filewheel.checks import check_flag, check_number, check_whole
@@ -24,8 +25,8 @@ from filewheel.errors import Damaged, FilewheelError, disk_errors
 from filewheel.format.pauses import PausedMessages, Pauses
 from filewheel.format.record import ID
 from filewheel.live.backups import trouble_of
-from filewheel.lookup.snapshot import Snapshot
-from filewheel.message import ID_MIN, US_PER_S, MessageId, due_of, id_floor
+from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
+from filewheel.message import ID_END, ID_MIN, US_PER_S, MessageId, due_of, id_floor
 from filewheel.replication.health import missing_files
 from filewheel.roster.roster import Roster, read_roster
 from filewheel.tools.dump import iso
@@ -42,10 +43,10 @@ class Check:
     """One question, and its answer."""
 
     name: str
-    """"role", "files", "paused", "keeper", "alive", "lag", "room", "backups"."""
+    """"role", "files", "paused", "keeper", "alive", "lag", "room", "backups", "dead"."""
     kind: str
     """The empty string when all is well; else the kind of trouble: "fenced", "damaged", "no-keeper", "stuck", "late",
-    "nearly-full", "backups"."""
+    "nearly-full", "backups", "dead"."""
     text: str
     """The answer, for people."""
 
@@ -95,6 +96,7 @@ def check_health(
     min_free_bytes: int = MIN_FREE_BYTES,
     needs_keeper: bool = True,
     backups: bool = False,
+    max_dead: int | None = None,
     force: bool = False,
     env: Env = SYSTEM,
 ) -> Health:
@@ -103,25 +105,29 @@ def check_health(
     It would not when the wheel is a backup or was fenced, files are missing, no keeper runs, the keeper is stuck, a
     due message has waited for more than `max_lag_s` and has not begun, or the disk has less than `min_free_bytes`. A
     keeper is stuck when it was stopped, or has not come around for `max_lag_s` (15 seconds at least). Without
-    `needs_keeper` a timer fires, and only the wait counts. With `backups` each one must be current and followed.
+    `needs_keeper` a timer fires, and only the wait counts. With `backups` each one must be current and followed, and
+    with `max_dead` there may be at most so many dead letters; in a backup they are not counted.
 
     Cost: a stat of each slot and lap file, and the undealt journals: under a millisecond for an empty wheel, 0.2 s of
-    processor for a million messages over a year, which have 33,000 files. Raises NoWheel, Unsafe,
+    processor for a million messages over a year, which have 33,000 files. `max_dead` reads one more dead letter than
+    that. Raises NoWheel, Unsafe,
     NewerFormat, Damaged, DiskError: then nothing is known.
     """
     max_lag_us = int(check_number("max_lag_s", max_lag_s, least=0) * US_PER_S)
     check_whole("min_free_bytes", min_free_bytes, least=0)
     check_flag("needs_keeper", needs_keeper)
     check_flag("backups", backups)
+    if max_dead is not None:
+        check_whole("max_dead", max_dead, least=0)
     directory = open_directory(path, write=False, force=force, env=env)
     try:
         with disk_errors(directory.path):
             roster = read_roster(directory.disk, directory.path)
             checks = [_role(directory, roster)]
-            lag_us = 0
+            lag_us, dead = 0, None
             if checks[0].is_ok:
                 pauses, paused = _paused(directory)
-                waits, files = _waiting(directory, pauses)
+                waits, dead, files = _waiting(directory, pauses, max_dead)
                 now_us = env.clock.now_us()  # after the look: what has fired since then is not waiting
                 lag_us = max(0, now_us - due_of(waits)) if waits is not None else 0
                 checks += [files, paused, *_keeper(directory, max_lag_us, needs_keeper=needs_keeper)]
@@ -129,6 +135,8 @@ def check_health(
             checks.append(_room(directory, min_free_bytes))
         if backups:
             checks.append(_backups(directory, roster, env))
+        if max_dead is not None and dead is not None:
+            checks.append(_dead(dead, max_dead))
         return Health(directory.path, env.clock.now_us(), lag_us, tuple(checks))
     finally:
         directory.disk.release()
@@ -163,9 +171,9 @@ def _paused(directory: Directory) -> tuple[Pauses, Check]:
     return pauses, Check("paused", "", f"paused, and not judged: {pauses}" if pauses.entries else "nothing is")
 
 
-def _waiting(directory: Directory, pauses: Pauses) -> tuple[bytes | None, Check]:
-    """Return the id of the first due message that has not begun and is not paused, and whether all files can be read
-    up to there.
+def _waiting(directory: Directory, pauses: Pauses, max_dead: int | None) -> tuple[bytes | None, int | None, Check]:
+    """Return the id of the first due message that has not begun and is not paused, how many dead letters there are, and
+    whether all files can be read that were needed. Dead letters are counted to one more than `max_dead`.
     """
     held = PausedMessages(pauses)
     begun = frozenset(_begun(directory))
@@ -176,11 +184,14 @@ def _waiting(directory: Directory, pauses: Pauses) -> tuple[bytes | None, Check]
             if put[ID] not in begun and not held.holds(put):  # mutant: running-is-late paused-is-late
                 first = put[ID]
                 break
+        dead = None
+        if max_dead is not None:
+            dead = sum(1 for _ in islice(snapshot.puts(DEAD_FLOOR, ID_END), max_dead + 1))
         names = dict.fromkeys([*missing, *(damage.name for damage in snapshot.problems())])  # mutant: gone-is-healthy
     if not names:
-        return first, Check("files", "", "no file is missing or damaged, as far as was read")
+        return first, dead, Check("files", "", "no file is missing or damaged, as far as was read")
     some = ", ".join([*names][:3]) + (", …" if len(names) > 3 else "")
-    return first, Check("files", "damaged", f"{_count(len(names), 'file')} missing or damaged: {some}")
+    return first, dead, Check("files", "damaged", f"{_count(len(names), 'file')} missing or damaged: {some}")
 
 
 def _begun(directory: Directory) -> Iterator[bytes]:
@@ -242,6 +253,15 @@ def _room(directory: Directory, min_free_bytes: int) -> Check:
     if free < min_free_bytes:  # mutant: full-is-healthy
         return Check("room", "nearly-full", text)
     return Check("room", "", text)
+
+
+def _dead(dead: int, max_dead: int) -> Check:
+    """Check that messages do not die unseen."""
+    if dead > max_dead:  # mutant: dead-is-healthy
+        return Check(
+            "dead", "dead", f"more than {_count(max_dead, 'dead letter')}" if max_dead else "a message has died"
+        )
+    return Check("dead", "", _count(dead, "dead letter") if dead else "no dead letter")
 
 
 def _backups(directory: Directory, roster: Roster | None, env: Env) -> Check:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from filewheel.errors import BadArgument
-from filewheel.message import ARGS, US_PER_S, to_datetime
+from filewheel.message import ARGS, RETRY, TIMEOUT, US_PER_S, to_datetime
 from filewheel.schedules.cron import Cron
 from filewheel.schedules.definition import UNSET, OneOrMore, Options, StoredSchedule, Time, Unset, recurrence_of
 from filewheel.schedules.planting import Plant, own_headers
@@ -26,6 +26,7 @@ class Edit:
     payload: bytes | Unset = UNSET
     topic: str | Unset = UNSET
     headers: Mapping[str, str] | Unset = UNSET
+    change_headers: Mapping[str, str | None] | Unset = UNSET
     tz: str | Unset = UNSET
     missed: Missed | Unset = UNSET
     grace_s: float | Unset = UNSET
@@ -63,9 +64,18 @@ class Edit:
             definition,
             message.payload if isinstance(self.payload, Unset) else self.payload,
             message.topic if isinstance(self.topic, Unset) else self.topic,
-            own_headers(message) if isinstance(self.headers, Unset) else dict(self.headers),
+            self._headers(own_headers(message)),
             left=self.count if isinstance(self.count, int) else None,
         )
+
+    def _headers(self, before: dict[str, str]) -> dict[str, str]:
+        """Return the headers as they are to be."""
+        headers = before
+        if not isinstance(self.headers, Unset):
+            terms = {name: before[name] for name in (RETRY, TIMEOUT) if name in before}
+            headers = terms | dict(self.headers)  # mutant: edit-loses-the-terms
+        changes = {} if isinstance(self.change_headers, Unset) else self.change_headers
+        return {name: value for name, value in {**headers, **changes}.items() if value is not None}
 
     def _recurrence(self, living: StoredSchedule) -> Recurrence:
         before = living.recurrence

@@ -261,12 +261,16 @@ class Page:
     async def _health(self, request: Request) -> Response:
         """Answer by the rule of `filewheel health`: 200 or 503. Without the token only the verdict."""
         try:
-            given = _parameters(request, "max_lag", "keeper", "backups")
+            given = _parameters(request, "max_lag", "keeper", "backups", "max_dead")
             max_lag_s = _number(given, "max_lag", round(MAX_LAG_S))
             needs_keeper = _flag(given.get("keeper", "1"))
+            max_dead = _number(given, "max_dead", 0) if "max_dead" in given else None
             health = await self._reads.run(
                 lambda: self.view.health(
-                    max_lag_s=max_lag_s, needs_keeper=needs_keeper, backups=_flag(given.get("backups"))
+                    max_lag_s=max_lag_s,
+                    needs_keeper=needs_keeper,
+                    backups=_flag(given.get("backups")),
+                    max_dead=max_dead,
                 )
             )
         except FilewheelError as exc:

@@ -162,6 +162,8 @@ MUTANTS: list[Mutant] = [
       "tests/test_plain_schedules.py::test_what_another_administrator_did_in_between_is_not_undone"),
     m("edit-loses-the-overdue", "J", NEVER, "a new body keeps an occurrence that is overdue",
       "tests/test_plain_schedules.py::test_another_body_keeps_the_time_of_an_occurrence_that_is_overdue[changed0]"),
+    m("edit-loses-the-terms", "J", gives("dict(self.headers)"), "an edit of the headers keeps the retries and the time-out",
+      "tests/test_plain_schedules.py::test_other_headers_keep_the_retries_and_the_time_out_of_a_schedule"),
     m("kinds-replace-each-other", "J", NEVER, "a schedule of the shell and one of a program do not replace each other",
       "tests/scheduling/test_schedule_limits.py::test_a_program_does_not_take_the_name_of_a_schedule_of_plain_messages"),
     m("made-unwarned", "J", NEVER, "an enqueue into a wheel that was made by mistake logs a warning",

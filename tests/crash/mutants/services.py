@@ -28,6 +28,13 @@ MUTANTS: list[Mutant] = [
         "tests/test_health.py::test_a_primary_that_missed_a_promotion_is_fenced_before_it_knows",
     ),
     m(
+        "dead-is-healthy",
+        "H",
+        NEVER,
+        "too many dead letters are trouble",
+        "tests/test_health.py::test_more_dead_letters_than_allowed_are_trouble_and_only_on_request",
+    ),
+    m(
         "running-is-late",
         "H",
         ALWAYS,
