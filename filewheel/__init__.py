@@ -4,8 +4,8 @@
 A file imports only from its own folder and from those to the left of it (tests/test_layers.py checks it):
 
     errors checks values message | native | env timespec | timers | format | disk | roster | journal | laps | lookup
-    | keys | runs | firing | metrics | replication | schedules | reader changes wheel keeper | aio tools | scheduling
-    | bridges testing | live | kafka
+    | keys | runs | firing | metrics | replication | schedules | reader changes schedule_changes wheel keeper | aio
+    tools | scheduling | bridges testing | live | kafka
 """
 
 __version__ = "0.2.0"

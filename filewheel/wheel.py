@@ -14,7 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import Literal, Self, get_args
 
-from filewheel.changes import HINT_AHEAD_US, Changes
+from filewheel.changes import HINT_AHEAD_US
 from filewheel.checks import check_choice, check_flag, check_items, check_path
 from filewheel.disk import forks
 from filewheel.disk.begun import Marks
@@ -39,6 +39,7 @@ from filewheel.laps.tidy import Tidier, is_untidy, tidy
 from filewheel.message import DUE_END_US, ID_END, KEY, Message, MessageId, due_of, receipt
 from filewheel.native.compiled import due_at, size_of
 from filewheel.roster.fence import LOOK_US, Fence
+from filewheel.schedule_changes import ScheduleChanges
 from filewheel.timespec import due_from
 
 OnConflict = Literal["reject", "keep", "replace"]
@@ -50,7 +51,7 @@ _ADD_EACH_BYTES = 128
 _NEVER_US = -(1 << 62)
 
 
-class Wheel(Changes):
+class Wheel(ScheduleChanges):
     """A wheel to enqueue into and to read. Thread-safe; any number of processes may open it at once.
 
     Opening reads wheel.json. The first enqueue makes this handle's journal. Close the handle, or use it in a `with`:

@@ -1,0 +1,177 @@
+"""Starts, changes and ends schedules of plain messages.
+
+The part of a Wheel that plants occurrences (schedules/planting.py): each call reads the living occurrence of a name,
+and writes the next one and its key in one frame.
+Invariant: of two calls for one name at once, the later one sees what the earlier one wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from filewheel.changes import Changes
+from filewheel.checks import check_items, shown
+from filewheel.errors import BadArgument, KeyHeld, Locked, NotFound
+from filewheel.firing.cancelled import Cancelled, Look
+from filewheel.format.settings import Sync, check_sync
+from filewheel.keys import unique
+from filewheel.message import US_PER_S, Message, MessageId, receipt
+from filewheel.schedules.definition import (
+    GRACE_US,
+    UNSET,
+    OneOrMore,
+    StoredSchedule,
+    Time,
+    Unset,
+    check_name,
+    schedule_key,
+)
+from filewheel.schedules.edit import Edit
+from filewheel.schedules.plain import PlainSchedule, checked
+from filewheel.schedules.planting import Plant, plant_all
+from filewheel.schedules.recurrence import Missed
+
+
+class ScheduleChanges(Changes):
+    """The part of a Wheel that is about schedules."""
+
+    def schedule(
+        self,
+        name: str,
+        when: OneOrMore,
+        payload: bytes = b"",
+        *,
+        topic: str = "",
+        headers: Mapping[str, str] | None = None,
+        tz: str = "UTC",
+        missed: Missed = "once",
+        grace_s: float = GRACE_US / US_PER_S,
+        jitter_s: float = 0,
+        start: Time | None = None,
+        end: Time | None = None,
+        count: int | None = None,
+        on_conflict: str = "replace",
+        sync: Sync | None = None,
+    ) -> MessageId:
+        """Start recurring work whose occurrences are this message; return the id of the next one.
+
+        `when` is an interval (seconds, "90s"), a cron expression in a zone, or a single time. `filewheel run` fires the
+        occurrences, and so does a scheduler that has a handler of this topic. `missed` and the other options are those
+        of Scheduler.schedule. If there is such a schedule already, "replace" replaces it, "keep" keeps it, "reject"
+        raises KeyHeld. What it was before stays if it is the same (`kept` of the id), with the calls that are left. An
+        occurrence that is due already is not lost by a replacement that has the same times.
+
+        Raises BadArgument, also when no time is left; KeyHeld when a program declares the name, or calls a handler
+        under it.
+        """
+        plan = PlainSchedule(
+            name, when, payload, topic, headers, tz, missed, grace_s, jitter_s, start, end, count, on_conflict
+        )
+        return self.schedule_many([plan], sync=sync)[0]
+
+    def schedule_many(self, schedules: Iterable[PlainSchedule], *, sync: Sync | None = None) -> list[MessageId]:
+        """Start schedules as `schedule` does, all of them in one commit or none; return the ids of their occurrences.
+
+        Raises BadArgument when two have one name, and the error of the first that is refused.
+        """
+        plans = [*check_items("schedules", schedules)]
+        if not all(isinstance(plan, PlainSchedule) for plan in plans):
+            raise BadArgument(f"schedules are a list of PlainSchedule, not {shown(plans)}")
+        plants = [plan.plant(self.payload_bytes_max) for plan in plans]
+        names = [plant.definition.name for plant in plants]
+        for name in names:
+            if names.count(name) > 1:
+                raise BadArgument(f"two schedules of this call are named {name!r}")
+        return self._plant(names, lambda _: plants, sync) if names else []
+
+    def edit_schedule(
+        self,
+        name: str,
+        *,
+        when: OneOrMore | Unset = UNSET,
+        payload: bytes | Unset = UNSET,
+        topic: str | Unset = UNSET,
+        headers: Mapping[str, str] | Unset = UNSET,
+        change_headers: Mapping[str, str | None] | Unset = UNSET,
+        tz: str | Unset = UNSET,
+        missed: Missed | Unset = UNSET,
+        grace_s: float | Unset = UNSET,
+        jitter_s: float | Unset = UNSET,
+        start: Time | Unset | None = UNSET,
+        end: Time | Unset | None = UNSET,
+        count: int | Unset | None = UNSET,
+        sync: Sync | None = None,
+    ) -> MessageId:
+        """Change what is given of a schedule; return the id of its next occurrence.
+
+        None takes a start, an end or a count away. A count that is given counts from now. `headers` replace all but
+        its own retry and time-out; `change_headers` sets some, or takes away those whose value is None. Of two edits at
+        once each keeps what the other has changed.
+        Raises NotFound; KeyHeld for a schedule that a program declares; BadArgument.
+        """
+        edit = Edit(when, payload, topic, headers, change_headers, tz, missed, grace_s, jitter_s, start, end, count)
+        check_name(name)
+
+        def edited(stored: Sequence[StoredSchedule | None]) -> list[Plant]:
+            if stored[0] is None:
+                raise NotFound(
+                    f"there is no schedule {name!r}", path=self.path, hint="`filewheel schedule list` shows them"
+                )
+            if stored[0].is_declared:
+                raise KeyHeld(
+                    f"a program declares the schedule {name!r}", key=schedule_key(name), id=stored[0].occurrence.id,
+                    path=self.path, hint="change it in the program",
+                )  # fmt: skip
+            return [checked(edit.of(stored[0]), self.payload_bytes_max)]
+
+        return self._plant([name], edited, sync)[0]
+
+    def unschedule(self, name: str, *, sync: Sync | None = None) -> Cancelled:
+        """End a schedule; return whether its occurrence was stopped in time, had begun, or there is none.
+
+        A running occurrence goes on, and is the last. A schedule that a program declares begins again when it starts.
+        """
+        return self.cancel(key=schedule_key(check_name(name)), sync=sync)
+
+    def _plant(
+        self,
+        names: Sequence[str],
+        plants_of: Callable[[Sequence[StoredSchedule | None]], Sequence[Plant]],
+        sync: Sync | None,
+    ) -> list[MessageId]:
+        return plant_all(_Site(self, self._sync if sync is None else check_sync(sync)), names, plants_of)
+
+
+class _Site:
+    """A wheel as a place for schedules."""
+
+    def __init__(self, wheel: Changes, sync: Sync) -> None:
+        self._wheel = wheel
+        self._sync = sync
+        self.path = wheel.path
+
+    def now_us(self) -> int:
+        """Return the present time."""
+        return self._wheel._clock.now_us()
+
+    def living(self, keys: Sequence[str]) -> list[Message | None]:
+        """Return the messages that have these keys."""
+        return [self._wheel.get(key=key) for key in keys]
+
+    def has_begun(self, message: Message) -> bool:
+        """Return whether the work on a message has begun; also if that is not known."""
+        return Look(self._wheel._dir).outcomes([message.id])[message.id] is not Cancelled.STOPPED
+
+    def write(self, asks: Sequence[unique.Ask]) -> list[MessageId | KeyHeld | Locked]:
+        """Write messages as one frame, all or none."""
+        wheel, now_us = self._wheel, self.now_us()
+        journal = wheel._writer()
+        made, ticket = unique.put_all(
+            wheel._keys, journal, asks, now_us=now_us, path=wheel.path, durable=self._sync == "always",
+            all_or_none=True,
+        )  # fmt: skip
+        if ticket is None:
+            return made
+        copies = journal.wait_durable(ticket, self._sync)
+        wheel._hint.send(now_us)
+        return [receipt(one, copies) if isinstance(one, MessageId) else one for one in made]
