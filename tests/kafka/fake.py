@@ -23,6 +23,7 @@ from filewheel.kafka.node.transport import (
     Refusal,
     Topics,
 )
+from filewheel.kafka.records.last_read import LastRead
 from filewheel.kafka.records.record import Outgoing, Record
 from tests.kafka.fake_readers import FakeFollower, FakeMarkers
 
@@ -36,6 +37,7 @@ class Entry:
     headers: list[tuple[str, bytes | None]]
     timestamp_ms: int
     is_control: bool = False
+    epoch: int = 0
 
 
 @dataclass
@@ -44,10 +46,21 @@ class Log:
 
     entries: list[Entry] = field(default_factory=list)
     first: int = 0
+    epoch: int = 0
+    """That of the leader now."""
 
     @property
     def end(self) -> int:
         return len(self.entries)
+
+    def cut(self, end: int) -> None:
+        """Let a replica lead that has the log up to here only: an unclean election."""
+        del self.entries[end:]
+        self.epoch += 1
+
+    def end_of(self, epoch: int) -> int:
+        """Return the end of the last epoch up to this one, as a broker answers (KIP-320)."""
+        return next((n for n, entry in enumerate(self.entries) if entry.epoch > epoch), self.end)
 
 
 @dataclass
@@ -98,7 +111,7 @@ class Cluster:
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> int:
         log = self.logs[topic or self.topic, partition]
-        log.entries.append(Entry(key, value, list(headers), self.now_ms))
+        log.entries.append(Entry(key, value, list(headers), self.now_ms, epoch=log.epoch))
         return log.end - 1
 
     def end_transaction(self, topic: str, partition: int) -> None:
@@ -249,6 +262,8 @@ class FakeSource:
         """What the listener was told to own."""
         self.is_expired = False
         self.next: dict[int, int] = {}
+        self.read: dict[int, LastRead | None] = {}
+        """What the client knows of the log before `next`."""
         self.paused: set[int] = set()
         self.committed: dict[int, int] = {}
         self.notes: dict[int, str] = {}
@@ -264,7 +279,7 @@ class FakeSource:
             log = self.cluster.logs[self.cluster.topic, partition]
             if partition in self.paused or self.cluster.is_down:
                 continue
-            if offset < log.first:
+            if offset < log.first or is_cut(log, offset, self.read.get(partition)):
                 gone.append(partition)
                 del self.next[partition]
                 continue
@@ -272,11 +287,13 @@ class FakeSource:
                 entry = log.entries[offset]
                 if not entry.is_control:
                     records.append(Record(partition, offset, entry.key, entry.value, entry.headers, entry.timestamp_ms))
+                    self.read[partition] = LastRead(offset, entry.epoch)
                 offset += 1
             self.next[partition] = offset
             if offset == log.end and self._ends.get(partition) != offset:
                 self._ends[partition] = ends[partition] = offset
-        return Polled(records, ends, gone)
+        read = {p: self.read[p] for p in {record.partition for record in records}}
+        return Polled(records, ends, gone, last_read={p: one for p, one in read.items() if one is not None})
 
     def _rebalanced(self) -> None:
         if self.is_expired:
@@ -311,8 +328,9 @@ class FakeSource:
             self._ends.pop(partition, None)
             self.paused.discard(partition)
 
-    def start(self, partition: int, offset: int) -> None:
+    def start(self, partition: int, offset: int, last_read: LastRead | None = None) -> None:
         log = self.cluster.logs[self.cluster.topic, partition]
+        self.read[partition] = last_read
         self._ends.pop(partition, None)
         self.next[partition] = log.first if offset == BEGINNING else offset
 
@@ -336,6 +354,11 @@ class FakeSource:
             tell(sorted(self.known))
         if not self.is_expired:
             self.cluster.leave(self)
+
+
+def is_cut(log: Log, offset: int, read: LastRead | None) -> bool:
+    """Return whether the client finds the log cut before an offset: outside of it, or by the epoch before it."""
+    return offset > log.end or (read is not None and log.end_of(read.epoch) <= read.offset < offset)
 
 
 class FakeTransport:
@@ -375,6 +398,18 @@ class FakeTransport:
 
     def retention_ms(self) -> int | None:
         return self.cluster.retention_ms
+
+    def first_at(self, partition: int, offset: int) -> LastRead:
+        log = self.cluster.logs[self.cluster.topic, partition]
+        start = offset if log.first <= offset <= log.end else log.first
+        for n, entry in enumerate(log.entries[start:], start):
+            if not entry.is_control:
+                return LastRead(n, entry.epoch)
+        raise ClusterError("no record")
+
+    def parted_at(self, partition: int, before: LastRead) -> int | None:
+        end = self.cluster.logs[self.cluster.topic, partition].end_of(before.epoch)
+        return end if end <= before.offset else None
 
     def timestamp_at(self, partition: int, offset: int) -> int | None:
         log = self.cluster.logs[self.cluster.topic, partition]

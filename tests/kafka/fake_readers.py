@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from filewheel.errors import ClusterError
 from filewheel.kafka.node.transport import Polled
+from filewheel.kafka.records.last_read import LastRead
 from filewheel.kafka.records.record import Record
 
 if TYPE_CHECKING:
@@ -38,21 +39,27 @@ class FakeFollower:
         self.cluster = cluster
         self.next: dict[int, int] = {}
         self.next_marker: dict[int, int] = {}
+        self.read: dict[int, LastRead | None] = {}
 
-    def follow(self, starts: Mapping[int, int]) -> None:
+    def follow(self, starts: Mapping[int, int], last_read: Mapping[int, LastRead] | None = None) -> None:
+        self.read = {p: self.read[p] if p in self.next else (last_read or {}).get(p) for p in starts}
         self.next = {p: self.next.get(p, start) for p, start in starts.items()}
         self.next_marker = {p: self.next_marker.get(p, 0) for p in starts}
 
     def poll(self, limit: int, timeout_s: float) -> tuple[Polled, Sequence[tuple[int, bytes]]]:
         records: list[Record] = []
         markers: list[tuple[int, bytes]] = []
+        gone: list[int] = []
         for partition, offset in self.next.items():
             log = self.cluster.logs[self.cluster.topic, partition]
-            records += [
-                Record(partition, n, entry.key, entry.value, entry.headers, entry.timestamp_ms)
-                for n, entry in enumerate(log.entries)
-                if n >= offset and not entry.is_control
-            ]
+            read = self.read[partition]
+            if read is not None and log.end_of(read.epoch) <= read.offset < offset:
+                gone.append(partition)
+                continue
+            for n, entry in enumerate(log.entries):
+                if n >= offset and not entry.is_control:
+                    records.append(Record(partition, n, entry.key, entry.value, entry.headers, entry.timestamp_ms))
+                    self.read[partition] = LastRead(n, entry.epoch)
             self.next[partition] = log.end
             log = self.cluster.logs[f"{self.cluster.topic}.cursor", partition]
             markers += [
@@ -61,7 +68,8 @@ class FakeFollower:
                 if entry.key == b"%d" % partition and entry.value is not None
             ]
             self.next_marker[partition] = log.end
-        return Polled(records), markers
+        now = {record.partition: self.read[record.partition] for record in records}
+        return Polled(records, gone=gone, last_read={p: one for p, one in now.items() if one is not None}), markers
 
     def close(self) -> None:
         """Nothing is open."""

@@ -17,6 +17,7 @@ from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.node.tally import Tally
 from filewheel.kafka.node.transport import Refusal
 from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.records.last_read import LastRead, later
 from filewheel.kafka.records.record import Outgoing, Record
 from filewheel.message import ID_BYTES, LOW_BITS, Message, MessageId
 from tests.kafka.fake import Cluster, FakeTransport
@@ -57,6 +58,8 @@ class MemoryWheel:
         self.position: int | None = None
         self.ingested = 0
         self.marker = Marker()
+        self.last_read: LastRead | None = None
+        self.flushed_read: LastRead | None = None
         self.is_open = True
 
     @property
@@ -80,6 +83,9 @@ class MemoryWheel:
             if not self.marker.done(id_, put.offset):
                 self.pending[id_] = Message(id_, put.value)
         self.on_work(self)
+
+    def note_read(self, last_read: LastRead) -> None:
+        self.last_read = later(self.last_read, last_read)
 
     def advance(self, offset: int) -> None:
         self.ingested = max(self.ingested, offset)
@@ -117,7 +123,7 @@ class MemoryWheel:
         return min([id_.due_us for id_ in free], default=None)
 
     def flush(self) -> None:
-        self.position = self.ingested
+        self.position, self.flushed_read = self.ingested, self.last_read
 
     def housekeep(self) -> int | None:
         if self.is_open:
@@ -134,6 +140,7 @@ class MemoryWheel:
         after.pending = dict(self.pending)
         after.position = position
         after.ingested = position or 0
+        after.last_read = after.flushed_read = self.flushed_read if position == self.position else None
         self.is_open = False
         return after
 

@@ -30,10 +30,10 @@ test_partition.py, `model` for the protocol in tests/kafka/model.
 23 a slow disk                             fire: a long queue pauses its partition; 17 for a poll that came too late
 24 partitions are added                    here
 25 the log is shorter than it was          fire: a log that ends before its marker is waited for; troubles: the same
-                                           while a node runs. Covered is the offset, not the leader epoch: the client
-                                           hands out no epoch of a record, so other records at the offsets of lost ones
-                                           cannot be told apart. `unclean.leader.election.enable=false`, which `init`
-                                           sets, rules it out. An old epoch of a leader: test_failed_admin.py
+                                           while a node runs. Other records have the offsets of those that are gone, and
+                                           the leader epoch tells them apart: test_cut_log.py, with real brokers
+                                           test_unclean_election.py. `unclean.leader.election.enable=false`, which
+                                           `init` sets, rules it out. An old epoch of a leader: test_failed_admin.py
 26 a standby lags, or dies                 here
 27 very many due at one moment             here
 28 a transaction takes too long            fire: a unit that failed is sent again after a wait; a fenced node waits a

@@ -22,6 +22,7 @@ from filewheel.kafka.client.shared_sink import SharedProducer, SharedSink
 from filewheel.kafka.client.transaction_sink import TransactionSink
 from filewheel.kafka.client.trouble import client, client_log, cluster_error, heard
 from filewheel.kafka.node.transport import Listener, Sink, Topics
+from filewheel.kafka.records.last_read import LastRead
 from filewheel.kafka.records.options import Policy
 from filewheel.kafka.records.record import Outgoing
 
@@ -151,6 +152,14 @@ class ConfluentTransport:
     def retention_ms(self) -> int | None:
         """Return how long the delay topic keeps a record; None: for ever, or this user may not ask."""
         return self._log_watcher().retention_ms()
+
+    def first_at(self, partition: int, offset: int) -> LastRead:
+        """Return the first record at or after an offset; one before it if the log is shorter. Raises ClusterError."""
+        return self._log_watcher().first_at(partition, offset)
+
+    def parted_at(self, partition: int, before: LastRead) -> int | None:
+        """Return from which offset on a log without this record has others; None if it is not known."""
+        return self._log_watcher().parted_at(partition, before)
 
     def timestamp_at(self, partition: int, offset: int) -> int | None:
         """Return the timestamp of the first record at or after an offset. Raises ClusterError."""

@@ -6,11 +6,12 @@ Invariant: a record is returned only if its partition was started since it was a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
 from filewheel.kafka.node.transport import Listener, Polled
+from filewheel.kafka.records.last_read import NO_EPOCH, LastRead
 from filewheel.kafka.records.record import Record
 from filewheel.native.compiled import read_records
 
@@ -59,8 +60,8 @@ class GroupSource:
         self._topic = topic
         self._listener = listener
         self._consumer = made(self._client.Consumer, {**READING, **config})
-        self._starts: dict[int, int] = {}
-        """Partitions that are to be started, with their offsets."""
+        self._starts: dict[int, tuple[int, int]] = {}
+        """Partitions that are to be started, with their offsets, and the epoch of the record before, or NO_EPOCH."""
         self._started: set[int] = set()
         self._errors: list[str] = []
         self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
@@ -80,15 +81,18 @@ class GroupSource:
         started = self._started
         records = [record for record in read if record.partition in started]
         said, self._errors = self._errors, []
-        return Polled(records, ends, gone, said)
+        return Polled(records, ends, gone, said, last_read_of(messages, started))
 
     def _consume(self, limit: int, timeout_s: float) -> list[Message]:
         """Return up to `limit` messages; waits for all of them, at most this time."""
         return list(self._consumer.consume(limit, timeout_s))
 
-    def start(self, partition: int, offset: int) -> None:
-        """Read an owned partition from this offset on."""
-        self._starts[partition] = offset
+    def start(self, partition: int, offset: int, last_read: LastRead | None = None) -> None:
+        """Read an owned partition from this offset on.
+
+        The client compares the epoch of the record before with the leader's (KIP-320), at once and at each election.
+        """
+        self._starts[partition] = start_of(offset, last_read)
 
     def stop(self, partition: int) -> None:
         """Return nothing more of an owned partition until it is started again."""
@@ -123,8 +127,8 @@ class GroupSource:
 
     def _start_all(self) -> None:
         """Assign each partition that can be started at its offset. One that the client refuses is tried again."""
-        for partition, offset in list(self._starts.items()):
-            where = self._client.TopicPartition(self._topic, partition, offset)
+        for partition, (offset, epoch) in list(self._starts.items()):
+            where = self._client.TopicPartition(self._topic, partition, offset, leader_epoch=epoch)
             try:
                 # Not `seek`: an answer that is under way could undo it. What comes of an old assignment is dropped.
                 self._consumer.incremental_unassign([where])
@@ -180,6 +184,30 @@ class GroupSource:
         for number in numbers:
             self._starts.pop(number, None)
         return numbers
+
+
+def start_of(offset: int, last_read: LastRead | None) -> tuple[int, int]:
+    """Return where to begin for this offset, and the epoch of the record before it.
+
+    Behind the last record that was read only ends of transactions can lie: the client asks for the offset of its epoch.
+    """
+    if last_read is None or not 0 <= last_read.offset < offset:
+        return offset, NO_EPOCH
+    return last_read.offset + 1, last_read.epoch
+
+
+def last_read_of(messages: Sequence[Message], partitions: Container[int]) -> dict[int, LastRead]:
+    """Return the last record of each of these partitions, if its epoch is known."""
+    last = {m.partition(): m for m in messages if m.error() is None}
+    found = {m.partition() or 0: last_read(m) for m in last.values() if m.partition() in partitions}
+    return {partition: one for partition, one in found.items() if one.epoch != NO_EPOCH}
+
+
+def last_read(message: Message) -> LastRead:
+    """Return where a record stands, with NO_EPOCH if its broker gave none."""
+    offset, epoch = message.offset(), message.leader_epoch()
+    assert offset is not None
+    return LastRead(offset, NO_EPOCH if epoch is None else epoch)
 
 
 def records_of(messages: list[Message]) -> tuple[list[Record], list[Message]]:

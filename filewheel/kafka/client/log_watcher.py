@@ -12,16 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from filewheel.bridges.extra import need
-from filewheel.errors import ClusterError, NotAllowed
+from filewheel.errors import ClusterError, NoBroker, NotAllowed
 from filewheel.kafka.client.admin import ANSWER_S, Admin
-from filewheel.kafka.client.group import READING
+from filewheel.kafka.client.group import READING, last_read
 from filewheel.kafka.client.trouble import client, cluster_error, error_of, log, made
+from filewheel.kafka.records.last_read import NO_EPOCH, LastRead
 
 RECORD_S = 5.0
 """How long a record may take to come."""
 POLL_S = 0.1
-_ONE_RECORD = {"queued.max.messages.kbytes": 1024, "max.partition.fetch.bytes": 4096, "queued.min.messages": 1}
-"""One record is asked for; a broker sends at least one batch, whatever its size."""
+_ONE_RECORD = {
+    "queued.max.messages.kbytes": 1024, "max.partition.fetch.bytes": 4096, "queued.min.messages": 1,
+    "fetch.queue.backoff.ms": 10,
+}  # fmt: skip
+"""One record is asked for; a broker sends at least one batch, whatever its size. A client that has its one record
+fetches none for `fetch.queue.backoff.ms` (1 s), also of the next partition."""
 
 
 class LogWatcher:
@@ -86,10 +91,47 @@ class LogWatcher:
 
     def timestamp_at(self, partition: int, offset: int) -> int | None:
         """Return the timestamp of the first record at or after an offset, in ms. Raises ClusterError."""
+        message, _ = self._first(partition, offset)
+        return None if message is None else int(message.timestamp()[1])
+
+    def first_at(self, partition: int, offset: int) -> LastRead:
+        """Return the first record at or after an offset; one before it if the log is shorter. Raises ClusterError.
+
+        Waits up to RECORD_S. "No record" is no answer here: this one was read once.
+        """
+        message, _ = self._first(partition, offset)
+        if message is None:
+            raise self._silent(partition, offset)
+        return last_read(message)
+
+    def parted_at(self, partition: int, before: LastRead) -> int | None:
+        """Return from which offset on a log without this record has others; None if the brokers do not know it.
+
+        The client asks for the end of the record's epoch, and goes there (KIP-320). One that has read of the partition
+        does not go there (seen with librdkafka 2.16), so this takes a new one. Raises ClusterError.
+        """
+        with self._lock:
+            self._forget()
+        message, is_end = self._first(partition, before.offset + 1, before.epoch)
+        if message is None and not is_end:
+            raise self._silent(partition, before.offset)
+        return None if message is None or message.offset() > before.offset else int(message.offset())
+
+    def _silent(self, partition: int, offset: int) -> NoBroker:
+        return NoBroker(
+            f"{self._topic} [{partition}] does not show its record at offset {offset}, where one was read before",
+            hint="check whether its broker runs",
+        )
+
+    def _first(self, partition: int, offset: int, epoch: int = NO_EPOCH) -> tuple[Any, bool]:
+        """Return the first record at or after an offset; or None, and whether the log ends there: it may be slow.
+
+        Of an offset that the log does not have the client goes to the log's beginning.
+        """
         with self._lock:
             if self._consumer is None:
                 self._consumer = made(self._client.Consumer, self._reading)
-            self._consumer.assign([self._client.TopicPartition(self._topic, partition, offset)])
+            self._consumer.assign([self._client.TopicPartition(self._topic, partition, offset, leader_epoch=epoch)])
             try:
                 for _ in range(round(RECORD_S / POLL_S)):
                     message = self._consumer.poll(POLL_S)
@@ -97,18 +139,22 @@ class LogWatcher:
                         continue
                     error = message.error()
                     if error is None:
-                        return int(message.timestamp()[1])
+                        return message, False
                     if error.name() == "_PARTITION_EOF":
-                        return None
+                        return None, True
                     raise cluster_error(error, f"{self._topic} [{partition}]")
             except self._client.KafkaException as exc:
                 raise cluster_error(error_of(exc), f"{self._topic} [{partition}]") from exc
             finally:
                 self._consumer.unassign()
-        return None
+        return None, False
 
     def close(self) -> None:
         """Close the consumer."""
         with self._lock:
-            if self._consumer is not None:
-                self._consumer.close()
+            self._forget()
+
+    def _forget(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()

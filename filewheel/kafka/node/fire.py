@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from filewheel.kafka.node.tally import Tally
 from filewheel.kafka.node.transport import End, Outcome, Refusal, Sink
 from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.records.last_read import LastRead
 from filewheel.kafka.records.record import Outgoing
 from filewheel.message import ID_BYTES, LOW_BITS, Message, due_of
 
@@ -46,6 +47,10 @@ class Waiting(Protocol):
     @property
     def ingested(self) -> int:
         """The offset after the last record that was taken in."""
+
+    @property
+    def last_read(self) -> LastRead | None:
+        """The last record that was read and whose epoch is known."""
 
     def next_chunk(self, limit: int, now_us: int) -> Claimed: ...
     def settle(self, chunk: Any) -> None: ...
@@ -260,6 +265,7 @@ class Firing:
             if not messages and (not self._is_full or not through):
                 return None
             after = self.marker.after_chunk(chunk.ingested, through)
+            after = after.with_last_read(self.wheel.last_read)  # mutant: kafka-marker-without-epoch
             self._is_full = after.is_full(chunk.ingested)
         fired_ms = now_us // 1000
         if messages:

@@ -20,11 +20,14 @@ from filewheel.kafka.node.owner import Owned, Owner, State
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.node.tally import Tally
 from filewheel.kafka.node.transport import Polled, Source
+from filewheel.kafka.records.last_read import LastRead
 from filewheel.kafka.records.record import Record
 from filewheel.native.compiled import records_size
 
 log = logging.getLogger("filewheel.kafka")
 
+Item = list[Record] | LastRead | int
+"""What a partition has queued (owned.py)."""
 Understand = Callable[[Sequence[Record]], Sequence[Any]]
 """Turns records into the puts of a wheel. A record that is wrong becomes a put too, of a dead letter."""
 
@@ -73,17 +76,20 @@ class Intake:
         for record in polled.records:
             batches.setdefault(record.partition, []).append(record)
         for partition, records in batches.items():
+            # Before its records: no position and no marker may cover them without it.
+            if partition in polled.last_read:  # mutant: kafka-epoch-behind
+                self._queue(partition, polled.last_read[partition], 0)
             self._queue(partition, records, len(records))
         for partition, offset in polled.ends.items():
             self._queue(partition, offset, 0)
 
-    def _queue(self, partition: int, item: list[Record] | int, count: int) -> None:
+    def _queue(self, partition: int, item: Item, count: int) -> None:
         owned = self._owner.owned.get(partition)
         if owned is None or owned.state not in (State.RESTORING, State.ACTIVE):
             return
         owned.queue.append(item)
         owned.queued += count
-        if not isinstance(item, int):
+        if isinstance(item, list):
             owned.queued_bytes += records_size(item)
         self._ready.put(owned)
 
@@ -156,7 +162,7 @@ class Intake:
                 self._loop.wake(owned.partition)
         return did
 
-    def _wait_for_room(self, owned: Owned, item: list[Record] | int, exc: WheelFull) -> None:
+    def _wait_for_room(self, owned: Owned, item: Item, exc: WheelFull) -> None:
         if owned.error is None:
             log.error("partition %d takes nothing in: %s", owned.partition, exc)
         owned.error = exc
@@ -166,11 +172,14 @@ class Intake:
         owned.full_until_us = self._clock.steady_us() + owned.full_wait_us
         self._owner.fire_early(owned)
 
-    def _take_item(self, owned: Owned, item: list[Record] | int) -> None:
+    def _take_item(self, owned: Owned, item: Item) -> None:
         wheel = owned.wheel
         assert wheel is not None
         if isinstance(item, int):
             wheel.advance(item)
+            return
+        if isinstance(item, LastRead):
+            wheel.note_read(item)
             return
         records = [record for record in item if record.offset >= wheel.ingested]
         if records:

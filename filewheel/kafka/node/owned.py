@@ -16,6 +16,7 @@ from filewheel.errors import FilewheelError
 from filewheel.kafka.node.fire import Firing, Waiting
 from filewheel.kafka.node.transport import Sink
 from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.records.last_read import LastRead
 from filewheel.kafka.records.record import Record
 
 
@@ -55,6 +56,9 @@ class Wheel(Waiting, Protocol):
         """Whether its directory was removed. Opened again, it is empty."""
 
     def take_in(self, puts: Sequence[Any]) -> None: ...
+    def note_read(self, last_read: LastRead) -> None:
+        """Note a record that was read, with its epoch: before it is taken in."""
+
     def advance(self, offset: int) -> None:
         """Note that the log has no record between `ingested` and this offset."""
 
@@ -86,8 +90,9 @@ class Owned:
         """Where the log ended at the takeover: it fires once all before it was taken in."""
         self.is_reading = False
         self.is_paused = False
-        self.queue: deque[list[Record] | int] = deque()
-        """Batches of records in their order; a number is the offset that the end of the log was seen at."""
+        self.queue: deque[list[Record] | LastRead | int] = deque()
+        """Batches of records in their order, each behind the place of its last record; a number is the offset that the
+        end of the log was seen at."""
         self.queued = 0
         self.queued_bytes = 0
         self.error: FilewheelError | None = None
@@ -101,6 +106,12 @@ class Owned:
     def next_to_read(self) -> int:
         """Return the offset after all that was taken in or is queued. Called under its lock."""
         last = self.wheel.ingested if self.wheel is not None else 0
-        for item in reversed(self.queue):
-            return max(last, item if isinstance(item, int) else item[-1].offset + 1)
+        for item in reversed(list(self.queue)):
+            if not isinstance(item, LastRead):
+                return max(last, item if isinstance(item, int) else item[-1].offset + 1)
         return last
+
+    def last_read(self) -> LastRead | None:
+        """Return the last record that was read and whose epoch is known. Called under its lock."""
+        queued = [item for item in list(self.queue) if isinstance(item, LastRead)]
+        return queued[-1] if queued else self.wheel.last_read if self.wheel is not None else None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from filewheel.errors import BadArgument, ClusterError, FilewheelError, Locked, Outlived, WheelFull
+from filewheel.kafka.node.cut_log import check_wheel, read_to, true_marker
 from filewheel.kafka.node.fire import Firing, Rendering
 from filewheel.kafka.node.loop import FireLoop
 from filewheel.kafka.node.owned import OpenWheel as OpenWheel
@@ -25,6 +26,7 @@ from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.node.tally import Tally
 from filewheel.kafka.node.transport import End, Markers, Outcome, Sink, Transport
 from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.records.last_read import LastRead
 
 log = logging.getLogger("filewheel.kafka")
 
@@ -48,7 +50,7 @@ class Owner:
         topic_id: str,
         run: Callable[[Callable[[], None]], None],
         later: Callable[[float, Callable[[], None]], None],
-        start: Callable[[int, int], None],
+        start: Callable[[int, int, LastRead | None], None],
         release: Callable[[int], None],
         before_firing: Callable[[], None] = lambda: None,
         wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
@@ -160,9 +162,12 @@ class Owner:
             first, end = self._transport.range_of(partition)
             wheel = owned.wheel or self._opened(partition)
             try:
-                read = max(wheel.position or 0, marker.ingested)
+                last_read = None if owned.is_reading else wheel.last_read  # the client watches over a log that it reads
+                read = read_to(max(wheel.position or 0, marker.ingested), last_read, marker.last_read)
                 if read > end:  # mutant: kafka-marker-ahead
                     raise _too_short(partition, end, read)
+                check_wheel(self._transport, partition, last_read, first)
+                marker = true_marker(self._transport, partition, marker, first, wheel.last_read)
                 if wheel.position is None and marker == Marker():
                     marker = marker.with_low(first)  # nothing of it was ever read: it begins where its log does
                 marker = self._signed(partition, marker, sink)
@@ -189,7 +194,7 @@ class Owner:
                     start = first
                 wheel.advance(start)
                 owned.is_reading = True
-                self._start(partition, start)
+                self._start(partition, start, wheel.last_read)  # mutant: kafka-start-without-epoch
             self.activate_if_whole(owned)
 
     def _pass_gap(self, owned: Owned, start: int, first: int) -> None:
@@ -320,13 +325,17 @@ class Owner:
             with owned.lock:
                 if owned.state not in (State.RESTORING, State.ACTIVE):
                     return
-                start = owned.next_to_read()
-                if start > end:
-                    raise _too_short(owned.partition, end, start)
+                start, last_read = owned.next_to_read(), owned.last_read()
+            if read_to(start, last_read) > end:
+                raise _too_short(owned.partition, end, start)
+            check_wheel(self._transport, owned.partition, last_read, first)
+            with owned.lock:
+                if owned.state not in (State.RESTORING, State.ACTIVE):
+                    return
                 if start < first:
                     self._pass_gap(owned, start, first)  # mutant: kafka-gap-unseen
                     owned.queue.append(first)
-                self._start(owned.partition, max(start, first))
+                self._start(owned.partition, max(start, first), last_read)
                 owned.error = None
         except FilewheelError as exc:
             self._again_or_fail(owned, exc, lambda: self._read_on(owned))

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Collection
 
 from filewheel.errors import BadArgument, ClusterError, FilewheelError, WheelFull
+from filewheel.kafka.node.cut_log import check_wheel, is_of_older_log, read_to, true_marker
 from filewheel.kafka.node.intake import Understand
 from filewheel.kafka.node.owner import OpenWheel, Wheel
 from filewheel.kafka.node.settings import Settings
@@ -65,7 +66,11 @@ class Standby:
                 # A wheel that was closed and opened again may be behind what was read for it before.
                 self._follower.follow(kept)  # mutant: kafka-standby-reads-on
             self._followed = dict(self._wheels)
-            self._follower.follow({p: wheel.ingested for p, wheel in self._wheels.items()})
+            read = {p: wheel.last_read for p, wheel in self._wheels.items()}
+            self._follower.follow(
+                {p: wheel.ingested for p, wheel in self._wheels.items()},
+                {p: last_read for p, last_read in read.items() if last_read is not None},
+            )
         polled, markers = self._follower.poll(self._settings.poll, timeout_s)
         for error in polled.errors:
             log.warning("standby: %s", error)
@@ -124,7 +129,7 @@ class Standby:
         try:
             packed = markers.last(partition)
             marker = Marker() if packed is None else self._readable(partition, Marker.unpack(packed))
-            first, _ = self._transport.range_of(partition)
+            first, end = self._transport.range_of(partition)
             wheel = self._open_wheel(partition)
         except ClusterError as exc:
             log.warning("standby of partition %d: %s; trying again", partition, exc)
@@ -136,6 +141,17 @@ class Standby:
             log.error("standby of partition %d: %s", partition, exc)
             return
         self._wheels[partition] = wheel
+        try:
+            if read_to(0, wheel.last_read, marker.last_read) <= end:
+                check_wheel(self._transport, partition, wheel.last_read, first)
+                marker = true_marker(self._transport, partition, marker, first, wheel.last_read)
+        except ClusterError as exc:
+            log.warning("standby of partition %d: %s; trying again", partition, exc)
+            self._close(partition)
+            return
+        except FilewheelError as exc:
+            self._give_up(partition, exc)
+            return
         wheel.apply(marker)
         start = max(wheel.position or 0, marker.low)
         if start < first:
@@ -153,6 +169,8 @@ class Standby:
             wheel = self._wheels.get(partition)
             if wheel is None:
                 continue
+            if partition in polled.last_read:
+                wheel.note_read(polled.last_read[partition])
             missing = [record for record in records if record.offset >= wheel.ingested]
             try:
                 if missing:
@@ -170,7 +188,10 @@ class Standby:
         if wheel is None:
             return
         try:
-            wheel.apply(self._readable(partition, Marker.unpack(packed)))  # mutant: kafka-standby-other-options
+            marker = self._readable(partition, Marker.unpack(packed))  # mutant: kafka-standby-other-options
+            if is_of_older_log(marker, wheel.last_read):  # mutant: kafka-standby-of-a-cut-log
+                return
+            wheel.apply(marker)
         except BadArgument:
             raise  # this node has other options
         except FilewheelError as exc:
@@ -178,7 +199,7 @@ class Standby:
 
     def _give_up(self, partition: int, exc: FilewheelError | None) -> None:
         """Follow this partition no more."""
-        log.error("standby of partition %d: %s", partition, exc or "its log no longer holds the next record")
+        log.error("standby of partition %d: %s", partition, exc or "its log was cut, or lost the next record")
         self._failed.add(partition)
         if isinstance(exc, WheelFull):
             self._passing.add(partition)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from filewheel.kafka.records.last_read import LastRead
 from filewheel.kafka.records.record import Outgoing, Record
 
 BEGINNING = -2
@@ -124,9 +125,11 @@ class Polled:
     ends: Mapping[int, int] = field(default_factory=dict)
     """Partitions whose end was reached, with the offset that the next record will have at least."""
     gone: Sequence[int] = ()
-    """Partitions whose next offset is not in the log any more."""
+    """Partitions whose next offset is not in the log any more, or whose log was cut before it."""
     errors: Sequence[str] = ()
     """Troubles that the client mends by itself; for the log."""
+    last_read: Mapping[int, LastRead] = field(default_factory=dict)
+    """The last record of each partition in `records`; without one whose epoch is not known."""
 
 
 class Source(Protocol):
@@ -138,8 +141,12 @@ class Source(Protocol):
         Raises ClusterError when the client cannot go on.
         """
 
-    def start(self, partition: int, offset: int) -> None:
-        """Read an owned partition from this offset on; `BEGINNING` is allowed."""
+    def start(self, partition: int, offset: int, last_read: LastRead | None = None) -> None:
+        """Read an owned partition from this offset on; `BEGINNING` is allowed.
+
+        With the last record that was read before it, the partition is `gone` when its log is cut before that record.
+        Then a few offsets behind that record may be read again that hold no record.
+        """
 
     def stop(self, partition: int) -> None:
         """Return nothing more of an owned partition until it is started again."""
@@ -159,8 +166,11 @@ class Source(Protocol):
 class Follower(Protocol):
     """Reads partitions of the delay topic and their markers outside of the group. All calls come from one thread."""
 
-    def follow(self, starts: Mapping[int, int]) -> None:
-        """Follow exactly these partitions, each new one from its offset on, with all of its markers."""
+    def follow(self, starts: Mapping[int, int], last_read: Mapping[int, LastRead] | None = None) -> None:
+        """Follow exactly these partitions, each new one from its offset on, with all of its markers.
+
+        `last_read` means what it does for `Source.start`.
+        """
 
     def poll(self, limit: int, timeout_s: float) -> tuple[Polled, Sequence[tuple[int, bytes]]]:
         """Return records, and (partition, packed marker) pairs of committed markers in their order."""
@@ -205,6 +215,18 @@ class Transport(Protocol):
 
     def retention_ms(self) -> int | None:
         """Return how long the delay topic keeps a record; None: for ever, or this user may not ask."""
+
+    def first_at(self, partition: int, offset: int) -> LastRead:
+        """Return the first record at or after an offset that was read before; one before it if the log is shorter.
+
+        Raises ClusterError when it does not come soon.
+        """
+
+    def parted_at(self, partition: int, before: LastRead) -> int | None:
+        """Return from which offset on a log that does not have this record has others; None if it is not known.
+
+        Raises ClusterError.
+        """
 
     def timestamp_at(self, partition: int, offset: int) -> int | None:
         """Return the timestamp of the first record at or after an offset, in ms; None if it does not come soon.

@@ -6,7 +6,8 @@ by offset and go out by id, so one step holds almost always; one record that arr
 offset and a smaller id, and the next unit that reaches as far replaces both.
 A record is done when it was produced, or cancelled by a later record of its key.
 Invariant: a marker states only what was true when it was made, and what is done stays done. So an old marker can make
-records go out again, and never lets one be lost.
+records go out again, and never lets one be lost. It holds for logs that have its `last_read`: of a log that was cut
+before it, and grew again, a step speaks of records that are gone (docs/adr/0074-a-log-that-was-cut.md).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from filewheel.errors import BadArgument, Damaged, NewerFormat
+from filewheel.kafka.records.last_read import LastRead, as_last_read, later
 from filewheel.message import MessageId
 
 VERSION = 1
@@ -41,6 +43,8 @@ class Marker:
     """The cluster's id of the delay topic; empty if unknown. A new topic of the same name begins again at offset 0."""
     options: str = ""
     """The digest of the options that gave the ids; empty if unknown. With others the steps mean nothing."""
+    last_read: LastRead | None = None
+    """The last record, with its epoch, that the owner had read: the steps are true of logs that have it."""
 
     @property
     def offset(self) -> int:
@@ -117,11 +121,21 @@ class Marker:
             raise BadArgument(f"one marker is of the topic with id {self.topic_id}, the other of {other.topic_id}")
         steps = _staircase([*self.steps, *other.steps])
         topic_id = self.topic_id or other.topic_id
-        return replace(self, steps=steps, low=max(self.low, other.low), topic_id=topic_id)
+        last_read = later(self.last_read, other.last_read)
+        return replace(self, steps=steps, low=max(self.low, other.low), topic_id=topic_id, last_read=last_read)
 
     def for_other_options(self) -> Marker:
         """Return what is still true when the options change: the ids of its steps mean nothing then."""
-        return Marker(low=self.low)
+        return Marker(low=self.low, last_read=self.last_read)
+
+    def of_cut_log(self, end: int) -> Marker:
+        """Return what is still true of a log that has other records from this offset on: none of them is done."""
+        steps = _staircase([(min(offset, end), id_) for offset, id_ in self.steps])
+        return replace(self, steps=steps, low=min(self.low, end), last_read=None)
+
+    def with_last_read(self, last_read: LastRead | None) -> Marker:
+        """Return it with the last record of its owner's wheel, unless a predecessor had read further."""
+        return replace(self, last_read=later(last_read, self.last_read))
 
     def with_low(self, low: int) -> Marker:
         """Return it with another `low`, if that is higher: what is done stays done."""
@@ -136,6 +150,7 @@ class Marker:
             "owner": self.owner,
             "topic_id": self.topic_id,
             "options": self.options,
+            "read": self.last_read,
         }
         return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -165,7 +180,8 @@ class Marker:
         read = [_step(step) for step in steps]
         if list(_staircase(read)) != read:
             raise _damaged("its steps are out of order")
-        return cls(tuple(read), _offset(fields.get("low")), owner, topic_id, options)
+        last_read = as_last_read(fields.get("read"))
+        return cls(tuple(read), _offset(fields.get("low")), owner, topic_id, options, last_read)
 
 
 def _staircase(steps: Iterable[Step]) -> tuple[Step, ...]:

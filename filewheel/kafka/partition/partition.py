@@ -33,6 +33,7 @@ from filewheel.kafka.partition.packing import Body, Packer, Put
 from filewheel.kafka.partition.position import Position, Source, check_source
 from filewheel.kafka.partition.waiting import Waiting
 from filewheel.kafka.records.fate import id_of, offset_of
+from filewheel.kafka.records.last_read import LastRead, later
 from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, Message, due_of, to_datetime
 
@@ -129,6 +130,8 @@ class Partition:
         self._owed: list[bytes] = []
         """Those of them that went out, and whose drops found no room on the disk."""
         self._ingested = self._position.offset or 0
+        self.last_read: LastRead | None = self._position.last_read
+        """The last record that was read and whose epoch is known: the log as it was then has it."""
         self._flushed = self._ingested
         self._flushed_us = self._clock.steady_us()
         self._is_true = False
@@ -252,6 +255,11 @@ class Partition:
                 self._ingested = offset
                 self._let_read()
         self._on_work(self)
+
+    def note_read(self, last_read: LastRead) -> None:
+        """Note a record that was read, with its epoch, before it is taken in: each position that covers it names it."""
+        with self._lock:
+            self.last_read = later(self.last_read, last_read)
 
     def apply(self, marker: Marker) -> int:
         """Drop what a marker says is done, and let none of it in again; return how many were dropped.
@@ -403,11 +411,11 @@ class Partition:
         """
         with self._upkeep, disk_errors(self.path):
             with self._lock:
-                upto = self._ingested
+                upto, last_read = self._ingested, self.last_read
             self._keeper.flush()  # mutant: kafka-position-first
             # A crash here leaves the position before: more is read again.
             if upto != (self._position.offset or 0) and not self.has_lost:
-                self._position.write(upto)
+                self._position.write(upto, last_read)
             self._flushed, self._flushed_us = upto, self._clock.steady_us()
 
     def housekeep(self) -> int | None:

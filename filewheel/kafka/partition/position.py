@@ -5,7 +5,8 @@ another topic is never mixed in. `position` holds the next offset to read, as a 
 is durable in the wheel, or done. It is written after a flush of the journal and never flushed itself. A power cut may
 leave an older one, or none; then more is read again, which changes nothing. An offset in the journal's frames would not
 do: after a power cut a later frame may survive an earlier one (docs/adr/0044-the-position-is-a-lower-bound.md).
-A position names the losses of the wheel that were known (losses.py); with others it says nothing.
+A position names the losses of the wheel that were known (losses.py); with others it says nothing. It also names the
+last record that was read, with its epoch (records/last_read.py): so a log that was cut since is noticed.
 Invariant: no record before the position is missing from a wheel that has it.
 """
 
@@ -18,6 +19,7 @@ from filewheel.disk.replace import replace_file
 from filewheel.errors import BadArgument, Damaged, WrongSource
 from filewheel.format import layout
 from filewheel.format.sealed import seal, unseal
+from filewheel.kafka.records.last_read import LastRead, as_last_read
 
 SOURCE = "source.json"
 _SOURCE_TMP = "source.json.tmp"
@@ -107,17 +109,20 @@ class Position:
         self._turn = 0
         self.offset: int | None = None
         """The largest offset that was written; None if there is none, 0 if the wheel lost something since."""
+        self.last_read: LastRead | None = None
+        """The last record that was read before that write, with its epoch; None if it was not known."""
         fd = directory.disk.open(POSITION, "rw")
         try:
             found = [self._read(fd, at) for at in _SLOTS_AT]
         finally:
             directory.disk.close(fd)
-        known = [offset for offset in found if offset is not None]
+        known = [one for one in found if one is not None]
         if known:
-            self.offset = max(known)
-            self._turn = 1 - found.index(self.offset)
+            newest = max(known, key=lambda one: one[0])
+            self.offset, self.last_read = newest
+            self._turn = 1 - found.index(newest)
 
-    def _read(self, fd: int, at: int) -> int | None:
+    def _read(self, fd: int, at: int) -> tuple[int, LastRead | None] | None:
         data = self._dir.disk.pread(fd, _SLOT_BYTES, at).rstrip(b"\0")
         try:
             fields = unseal(data, lines=False)
@@ -128,14 +133,16 @@ class Position:
         is_ours = fields.get("wheel") == self._dir.settings.id  # mutant: kafka-position-of-another
         if not is_ours or type(offset) is not int or offset < 0:
             return None
-        return offset if fields.get("lost", 0) == self._lost else 0  # mutant: kafka-loss-passed-over
+        offset = offset if fields.get("lost", 0) == self._lost else 0  # mutant: kafka-loss-passed-over
+        return offset, as_last_read(fields.get("read"))  # mutant: kafka-position-without-epoch
 
-    def write(self, offset: int) -> None:
+    def write(self, offset: int, last_read: LastRead | None = None) -> None:
         """Write an offset before which every record is durable. Cost: one write. Raises OSError.
 
         A crash here leaves the one before: the two places are written in turns.
         """
-        data = seal({"wheel": self._dir.settings.id, "next": offset, "lost": self._lost}, lines=False)
+        fields = {"wheel": self._dir.settings.id, "next": offset, "lost": self._lost, "read": last_read}
+        data = seal(fields, lines=False)
         fd = self._dir.disk.open(POSITION, "rw")
         try:
             self._dir.disk.pwrite(fd, data.ljust(_SLOT_BYTES, b"\0"), _SLOTS_AT[self._turn])
@@ -143,3 +150,4 @@ class Position:
             self._dir.disk.close(fd)
         self._turn = 1 - self._turn
         self.offset = offset if self.offset is None else max(self.offset, offset)
+        self.last_read = last_read
