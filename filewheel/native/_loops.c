@@ -757,6 +757,7 @@ static PyObject *plain_message(PyObject *record, uint64_t limit, Recent *recent)
             PyErr_Clear();
         return NULL;
     }
+    untrack(parts[3]); /* from Python 3.14 on, an empty dict is tracked, too */
     untrack(message);
     return message;
 }

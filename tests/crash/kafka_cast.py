@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.crash.runner import REPO
+from tests.kafka.cluster import spawn
 
 SESSION_S = 3.0
 READ_S = 60.0
@@ -46,11 +47,9 @@ class Node:
         order = json.dumps({**self._order, "clock_us": self.clock_us})
         with self.log.open("ab") as out:
             out.write(f"--- started at {time.time():.3f}, clock {self.clock_us} us\n".encode())
-            out.flush()
-            self.process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "tests.crash.kafka_node", order],
-                cwd=REPO, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-            )  # fmt: skip
+        self.process = spawn(
+            [sys.executable, "-X", "faulthandler", "-m", "tests.crash.kafka_node", order], self.log, REPO
+        )
         self.is_halted = False
 
     def kill(self) -> None:
@@ -71,6 +70,12 @@ class Node:
         if self.is_halted and self.process is not None:
             self.process.send_signal(signal.SIGCONT)
         self.is_halted = False
+
+    def tell_stacks(self) -> None:
+        """Let it write into its log where each of its threads stands."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGUSR2)
+            time.sleep(1)
 
     def stop(self) -> int:
         """End it as an operator does (SIGTERM); return its exit code. Raises TimeoutExpired."""

@@ -203,7 +203,8 @@ def _stop(service: Service, node: Node) -> None:
     try:
         code = node.stop()
     except subprocess.TimeoutExpired:
-        service.tally.violation(f"{node.name} does not stop after SIGTERM")
+        service.tally.violation(f"{node.name} does not stop after SIGTERM; the end of its log says where it stands")
+        node.tell_stacks()
         node.kill()
         return
     if code not in (0, -15, 1):  # -15: it was still starting; 1: a broker was away

@@ -6,6 +6,7 @@ and the clock it is the service that users run.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import resource
@@ -21,6 +22,7 @@ ADDRESS_SPACE_BYTES = 4 << 30
 def main() -> int:
     """Run it until SIGTERM."""
     order = json.loads(sys.argv[1])
+    faulthandler.register(signal.SIGUSR2)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
     _shift_clock(order["clock_us"])
     from filewheel.kafka import Policy, Settings, delay_service

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
 import pytest
 
 from tests.crash.campaign import Tally
 from tests.crash.kafka_cast import Seen, Sent
 from tests.crash.kafka_cluster import verdict
+from tests.kafka.cluster import spawn
+from tests.support import eventually
 
 SENT = Sent({0: 1000, 1: 2000, 2: 3000}, {0, 1})
 
@@ -48,3 +55,15 @@ def test_a_record_twice_is_allowed_at_least_once() -> None:
 def test_a_record_is_early_only_by_more_than_a_clock_was_ahead() -> None:
     assert judged(seen((0, 700), (1, 2000)), ahead_ms=300) == []
     assert judged(seen((0, 600), (1, 2000)), ahead_ms=300)
+
+
+def test_a_node_that_a_thread_started_outlives_the_thread(tmp_path: Path) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    command = [sys.executable, "-c", "import time; print('runs', flush=True); time.sleep(60)"]
+    thread = threading.Thread(target=lambda: started.append(spawn(command, tmp_path / "log")))
+    thread.start()
+    thread.join()
+    eventually(lambda: (tmp_path / "log").read_text() == "runs\n")
+    assert started[0].poll() is None
+    started[0].kill()
+    assert started[0].wait() == -9

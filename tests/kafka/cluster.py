@@ -29,6 +29,7 @@ START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
 HEAP = "256m"
 _STARTER = ThreadPoolExecutor(1, "kafka-starter")
+"""It lives as long as this process: a bound process is killed when the *thread* ends that started it."""
 
 # A killed broker is not admitted again before its session ends, hence the short one; much shorter, and a machine under
 # load fences brokers that are well.
@@ -129,7 +130,7 @@ class Node:
         options = [f"-Xmx{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *shared]
         command = self._java([*options, *self._options], "kafka.Kafka", str(self.folder / "server.properties"))
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        self.process = _STARTER.submit(_spawn, command, self.log).result()
+        self.process = spawn(command, self.log)
 
     def wait(self) -> None:
         """Return when the broker answers.
@@ -316,8 +317,15 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("ab") as out:
-        bound = ["setpriv", "--pdeathsig", "KILL", *command]
-        # Its own session: Ctrl-C ends the tests, and a test decides when its brokers end.
-        return subprocess.Popen(bound, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+def spawn(command: list[str], log: Path, cwd: Path | None = None) -> subprocess.Popen[bytes]:
+    """Start a process that is killed when this one ends, and not before."""
+
+    def start() -> subprocess.Popen[bytes]:
+        with log.open("ab") as out:
+            bound = ["setpriv", "--pdeathsig", "KILL", *command]
+            # Its own session: Ctrl-C ends the tests, and a test decides when its brokers end.
+            return subprocess.Popen(
+                bound, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd=cwd
+            )
+
+    return _STARTER.submit(start).result()
