@@ -21,8 +21,8 @@ import pytest
 from filewheel import MessageId, Retry, Scheduler, Wheel, current_job
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock
-from filewheel.errors import WheelExists
-from filewheel.message import KEY, SCHEDULE
+from filewheel.errors import CallFailed, NotFound, ResultTimeout, WheelExists
+from filewheel.message import KEY, RESULT, SCHEDULE
 from tests.model.crashes import crash_at_random, digest
 from tests.model.machine import Machine
 from tests.model.process import ProcessDisk
@@ -41,9 +41,13 @@ class Told:
     promised: set[str] = field(default_factory=set)
     calls: list[tuple[str, int, MessageId]] = field(default_factory=list)
     """Handler, number, fire id."""
+    sums: dict[MessageId, int] = field(default_factory=dict)
+    """The calls of `total` whose enqueue returned, with their argument; below 0 they fail for good."""
+    read: dict[MessageId, str] = field(default_factory=dict)
+    """The results that were read."""
 
     def copy(self) -> Told:
-        return Told(set(self.promised), list(self.calls))
+        return Told(set(self.promised), list(self.calls), dict(self.sums), dict(self.read))
 
     def numbers(self, handler: str) -> set[int]:
         return {number for name, number, _ in self.calls if name == handler}
@@ -78,6 +82,12 @@ def program(path: Path, machine: Machine, clock: Clock, told: Told) -> Scheduler
     def cleanup(number: int) -> None:
         note("cleanup", current_job().fire_id.due_us * 2 + number)
 
+    @scheduler.on(retry=Retry(limit=1, delay_s=2, jitter=0), result_for="1h")
+    def total(number: int) -> str:
+        if number < 0:
+            raise ValueError(f"no total of {number}")
+        return f"{number} at {clock.now_us()}"  # a second run returns something else
+
     @scheduler.every(5)
     @scheduler.on(retry=retry)
     def tick() -> None:
@@ -101,11 +111,14 @@ def story(scheduler: Scheduler, clock: ModelClock, told: Told) -> None:
         told.promised.add(f"keyed {number}")
         scheduler.drain()
         clock.advance(1_700_000)
+    for number in (7, -7):
+        told.sums[scheduler.enqueue("total", [number], delay=1)] = number
     scheduler.schedule("cleanup", 3, "cleanup", [0])
     told.promised.add("cleanup")
     for number in range(6):
         clock.advance(2 * US_PER_S)
         scheduler.drain()
+        told.read |= {id_: found for id_ in told.sums if (found := result_of(scheduler, id_)) is not None}
         if number == 2:
             scheduler.schedule("cleanup", 4, "cleanup", [1])
     told.promised.remove("cleanup")
@@ -114,11 +127,38 @@ def story(scheduler: Scheduler, clock: ModelClock, told: Told) -> None:
     scheduler.stop()
 
 
+def result_of(scheduler: Scheduler, id_: MessageId) -> str | None:
+    """Return the result of a call, or how it failed; None while it waits. Raises NotFound if it is nowhere."""
+    try:
+        return str(scheduler.result(id_))
+    except CallFailed as exc:
+        return f"failed: {exc.error}"
+    except ResultTimeout:
+        return None
+
+
+def wrong_results(scheduler: Scheduler, told: Told, *, at_end: bool) -> Iterator[str]:
+    """Say which call has neither a place among what waits nor a result, or not the one that was read before."""
+    for id_, number in told.sums.items():
+        try:
+            found = result_of(scheduler, id_)
+        except NotFound:
+            yield f"the call of {number} is gone without a result"
+            continue
+        if found is None:
+            if at_end or id_ in told.read:
+                yield f"the call of {number} has no result"
+        elif not found.startswith(f"failed: ValueError: no total of {number}" if number < 0 else f"{number} at "):
+            yield f"the call of {number} has the result {found!r}"
+        elif told.read.get(id_, found) != found:
+            yield f"the result {told.read[id_]!r} was read, and now it is {found!r}"
+
+
 def wrong(path: Path, machine: Machine, clock: ModelClock, told: Told) -> Iterator[str]:
     """Say what is wrong with what waits after a crash."""
     with Wheel(path, clock=clock, env=SYSTEM.using(disk=lambda path: ProcessDisk(machine, path))) as wheel:
         living = list(wheel.list())
-        if any(m.topic != "tick" for m in wheel.list(dead=True)):  # a tick may: after a stop its next one is soon due
+        if any(m.topic not in ("tick", "total") for m in wheel.list(dead=True)):  # a tick may: after a stop its next one is soon due
             yield "a dead letter"
     for key, count in Counter(m.headers[KEY] for m in living if KEY in m.headers).items():
         if count > 1:
@@ -135,14 +175,16 @@ def wrong(path: Path, machine: Machine, clock: ModelClock, told: Told) -> Iterat
 def comes_to_its_end(path: Path, machine: Machine, clock: ModelClock, told: Told, *, kill: bool) -> Iterator[str]:
     """Start the program again, and say what does not come to its end as promised."""
     scheduler = program(path, machine, clock, told)
+    yield from wrong_results(scheduler, told, at_end=False)
     for _ in range(30):
         clock.advance(5 * US_PER_S)
         scheduler.drain()
-        if all(SCHEDULE in m.headers for m in scheduler.wheel.list()):
+        if all(m.headers.keys() & {SCHEDULE, RESULT} for m in scheduler.wheel.list()):
             break
     else:
         yield "there is no end"
     yield from wrong(path, machine, clock, told)
+    yield from wrong_results(scheduler, told, at_end=True)
     if "link" in told.promised and told.numbers("link") != set(range(LINKS)):
         yield f"links called: {told.numbers('link')}"
     if "flaky" in told.promised and 2 not in told.numbers("flaky"):
