@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from filewheel.message import DEAD_US
 from tests.cli_support import environment, invoke
 from tests.conftest import assert_whole
 from tests.support import eventually
+from tests.warm import warm
 
 
 def _commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -40,12 +40,19 @@ COMMANDS = [path for path, _ in _commands(cli) if path != ("demo",) and path[:1]
 those that need a broker (tests/kafka/test_cli_kafka.py)."""
 
 
-def _prepare(where: Path, *, with_wheel: bool) -> None:
+@pytest.fixture(scope="module")
+def filewheel() -> Iterator[str]:
+    """The script `filewheel` of all examples."""
+    with warm() as script:
+        yield script
+
+
+def _prepare(where: Path, filewheel: str, *, with_wheel: bool) -> None:
     """A directory with a command on the PATH, a wheel with a bit of everything, and a dump of another."""
     for name in ("bin", "mnt", "mnt/disk2", "mnt/disk3"):
         (where / name).mkdir()
     command = where / "bin" / "filewheel"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -W error -m cli "$@"\n')
+    command.write_text(filewheel)
     command.chmod(0o755)
     handler = where / "remind.sh"
     handler.write_text("#!/bin/sh\ncat > handled\n")
@@ -73,10 +80,10 @@ def test_the_examples_of_the_demo_are_what_its_own_tests_run() -> None:
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(path) or "filewheel")
-def test_the_examples_in_the_help_work(path: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_examples_in_the_help_work(path: tuple[str, ...], tmp_path: Path, filewheel: str) -> None:
     lines = _examples(path)
     assert lines, path
-    _prepare(tmp_path, with_wheel=path not in ((), ("init",)))
+    _prepare(tmp_path, filewheel, with_wheel=path not in ((), ("init",)))
     for line in lines:
         _run(_adapted(line, tmp_path), tmp_path)
     for wheel in [*tmp_path.glob("*wheel"), *tmp_path.glob("mnt/*/*.wheel")]:

@@ -8,24 +8,34 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support import REPO
+from tests.warm import warm
 
 PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.fixture(scope="module")
+def filewheel() -> Iterator[str]:
+    """The script `filewheel` of all pages."""
+    with warm() as script:
+        yield script
+
+
 @pytest.fixture
-def shell(tmp_path: Path) -> dict[str, str]:
+def shell(tmp_path: Path, filewheel: str) -> dict[str, str]:
     """An environment in which `filewheel` is this checkout's, and `python` the one that runs the tests."""
     binaries = tmp_path / "bin"
     binaries.mkdir()
-    for name, command in (("filewheel", f"{sys.executable} -m cli"), ("python", f"{sys.executable} -W error")):
+    python = f'#!/bin/sh\nPYTHONPATH={REPO} exec {sys.executable} -W error "$@"\n'
+    for name, text in (("filewheel", filewheel), ("python", python)):
         script = binaries / name
-        script.write_text(f'#!/bin/sh\nPYTHONPATH={REPO} exec {command} "$@"\n')
+        script.write_text(text)
         script.chmod(0o755)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("FILEWHEEL")}
     return {**environment, "PATH": f"{binaries}:{os.environ['PATH']}", "PYTHONPATH": str(REPO)}

@@ -15,9 +15,9 @@ import pytest
 from filewheel import MissingTopic, Retry
 from filewheel.kafka import KafkaScheduler
 from tests.support import REPO, eventually
-from tests.test_docs import run_blocks, shell
+from tests.test_docs import filewheel, run_blocks, shell
 
-__all__ = ["shell"]
+__all__ = ["filewheel", "shell"]
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 

@@ -17,9 +17,9 @@ import pytest
 
 from tests.cli_support import environment, finish, invoke, on_terminal, start, stopped
 from tests.support import REPO, eventually
-from tests.test_docs import run_blocks, shell
+from tests.test_docs import filewheel, run_blocks, shell
 
-__all__ = ["shell"]
+__all__ = ["filewheel", "shell"]
 
 PYTHON = str(REPO / ".venv" / "bin" / "python")
 
