@@ -86,7 +86,7 @@ def with_result(
     if result is None:
         return verdict
     headers = {KEY: key_of(message.root or message.id), RESULT: result.how}  # mutant: result-of-the-last-id
-    id_ = MINT.id_at(min(now_us + for_us, DUE_END_US - 1))
+    id_ = MINT.id_at(min(now_us + for_us, DUE_END_US - 1))  # mutant: result-early
     put = Message(id_, result.payload[:bytes_max], RESULT, headers, 0, now_us)
     changed = replace(
         settlement, puts=[*settlement.puts, put], replaces=settlement.replaces | {id_}
@@ -143,12 +143,14 @@ class Look:
     def _is_pending(self, wheel: Wheel) -> bool:
         """Return whether the call waits or runs, also under another id. Raises CallFailed for a dead letter."""
         message = wheel.get(self._now_at)
-        if message is None:
+        while message is None:
             with IMPORTS:  # on demand: most programs ask for no result of a call that has moved
                 from filewheel.tools.absent import moved_to
             found = moved_to(wheel, self._id, sys.maxsize)  # mutant: moved-call-lost
             self._now_at = self._id if found is None else found
-            message = None if found is None else wheel.get(found)
+            if found is None:
+                break
+            message = wheel.get(found)  # None once more if it moved in between  # mutant: moved-again-lost
         if message is not None and message.is_dead:
             reason = (message.reason or "it is a dead letter").encode("utf-8", "backslashreplace")
             raise self._error(Kept(ERROR, reason), wheel.path)

@@ -3,7 +3,7 @@
 A round is one wheel and two seconds. What calls saw is in marks outside of the wheel, with the fire id of each call.
 A kill loses nothing that was written, so a link of a chain may be called twice but has one fire id, for ever; so has an
 occurrence of each time. Now and then everything is stopped, and what waits is looked at: at most one message with a
-key, at most one link of each chain, exactly one occurrence.
+key, at most one link of each chain, exactly one occurrence. Some calls keep a result (kept.py).
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from filewheel.errors import KeyHeld
-from filewheel.message import ARGS, KEY, SCHEDULE, Message
+from filewheel.message import ARGS, KEY, RESULT, SCHEDULE, Message
 from filewheel.scheduling.failure import Retry
 from filewheel.scheduling.job import current_job
 from filewheel.scheduling.scheduler import Scheduler
 from filewheel.values import unpack_call
 from filewheel.wheel import Wheel
+from tests.crash import kept
 from tests.crash.actors import LAP_S, Actor, quick
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.cast import Cast
@@ -87,6 +88,7 @@ class Fires(Actor):
             if self.rng.random() < 0.2:
                 raise ValueError("try again")
 
+        kept.keeps(scheduler, self)
         return scheduler
 
 
@@ -120,12 +122,12 @@ class Enqueues(Actor):
 
 
 class Ends(Fires):
-    """Fires until nothing waits but the next occurrence."""
+    """Fires until nothing waits but the next occurrence and results."""
 
     def run(self) -> None:
         scheduler = self.defined()
         with scheduler, Wheel(self.path) as wheel:
-            while any(SCHEDULE not in m.headers for m in wheel.list()):
+            while any(not m.headers.keys() & {SCHEDULE, RESULT} for m in wheel.list()):
                 time.sleep(0.02)
 
 
@@ -141,18 +143,21 @@ def play(number: int, tally: Tally, places: list[Path]) -> None:
             tally.count("kills", cast.kills)
             ended = cast.wait(cast.start(Ends), END_TIMEOUT_S)
             tally.check(ended, f"the last scheduler did not end in {END_TIMEOUT_S} s")
+            asked = not ended or cast.wait(cast.start(kept.AsksAll), END_TIMEOUT_S)
+            tally.check(asked, f"the last questions were not answered in {END_TIMEOUT_S} s")
         told = [mark for some in read_marks(marks).values() for mark in some]
         for text in look(path, told):
             tally.violation(f"at the end: {text}")
         if ended:
             judge(told, tally)
+            kept.judge(told, tally)
     finally:
         shutil.rmtree(folder)
 
 
 def torment(cast: Cast, rng: random.Random, path: Path, marks: Path, tally: Tally) -> None:
     """Kill and start processes at random, and look at what waits; at the end all of them are killed."""
-    for role in (Fires, Fires, Enqueues):
+    for role in (Fires, Fires, Enqueues, kept.Asks, kept.Asks):
         cast.start(role)
     end = time.monotonic() + KILLING_S
     while time.monotonic() < end:
@@ -164,7 +169,7 @@ def torment(cast: Cast, rng: random.Random, path: Path, marks: Path, tally: Tall
                 tally.violation(text)
             tally.count("looks")
             cast.go_on(*cast.alive)
-        victims = [p for p, role in cast.alive.items() if role is Fires or rng.random() < 0.2]
+        victims = [p for p, role in cast.alive.items() if role is Fires or (role is Enqueues and rng.random() < 0.2)]
         for pid in rng.sample(victims, min(len(victims), rng.choice([1, 1, 1, 2]))):
             role = cast.alive[pid]
             cast.kill(pid)
@@ -178,7 +183,7 @@ def look(path: Path, told: list[Mark]) -> Iterator[str]:
     """Say what is wrong with what waits, while nothing runs."""
     with Wheel(path) as wheel:
         living, dead = list(wheel.list()), list(wheel.list(dead=True))
-    if any(m.topic != "tick" for m in dead):
+    if any(m.topic not in ("tick", "never") for m in dead):
         yield f"a job died: {dead}"
     keys = Counter(m.headers[KEY] for m in living if KEY in m.headers)
     for key, count in keys.items():
@@ -196,6 +201,7 @@ def look(path: Path, told: list[Mark]) -> Iterator[str]:
     for mark in told:
         if mark[0] == "chain" and mark[3] not in links and mark[3] not in may_be_done:
             yield f"chain {mark[3]} is lost"
+    yield from kept.wrong_places(living, dead, told, time.monotonic_ns())
 
 
 def _args(message: Message) -> list[Any]:
@@ -248,7 +254,7 @@ def rig() -> Iterator[list[Path]]:
 
 CAMPAIGN = Campaign(
     name="scheduler",
-    title="SIGKILL of schedulers: chains, keys, recurring work",
+    title="SIGKILL of schedulers: chains, keys, recurring work, results",
     play=play,
     share=0.03,
     targets={"kills": 3_000},

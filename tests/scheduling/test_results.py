@@ -172,6 +172,8 @@ def test_a_dead_letter_that_is_revived_and_succeeds_replaces_its_result(schedule
         scheduler.result(id_)
     (dead,) = scheduler.list(dead=True)
     scheduler.reschedule(dead.id, delay=0)
+    with pytest.raises(CallFailed, match="failed: down"):
+        scheduler.result(id_)
     scheduler.drain()
     assert scheduler.result(id_) == "up"
     assert kept_in(scheduler.wheel) == ["msgpack"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.crash.mutants.entry import Mutant, m
-from tests.crash.operations import ALWAYS, DROP, HOIST, NEVER, becomes, before, gives, later, unguarded, without
+from tests.crash.operations import ALWAYS, DROP, HOIST, NEVER, after, becomes, before, gives, later, unguarded, without
 
 MUTANTS: list[Mutant] = [
     m("cancelled-succeeded", "A2", without(2), "nothing succeeds a message that was cancelled while it ran",
@@ -206,6 +206,10 @@ MUTANTS: list[Mutant] = [
       "tests/scheduling/test_results.py::test_what_a_call_returned_is_there_until_its_time_is_over"),
     m("moved-call-lost", "J", becomes("found = None"), "a call that was retried or moved is not done",
       "tests/scheduling/test_results.py::test_a_call_that_fails_for_good_raises_its_error_and_one_that_is_retried_is_not_done"),
+    m("moved-again-lost", "J", after("break"), "a call that is retried once more between two looks is not done",
+      "tests/scheduling/test_results_races.py::test_a_call_that_is_retried_between_two_looks_waits"),
+    m("result-early", "J", gives("MINT.id_at(now_us + for_us // 2)"), "a result is there until the end of its time",
+      "tests/scheduling/test_results.py::test_what_a_call_returned_is_there_until_its_time_is_over"),
     m("result-called", "J", NEVER, "a result is never given to a handler",
       "tests/scheduling/test_results.py::test_results_are_neither_listed_nor_cancelled_nor_counted_as_work"),
     m("traceback-from-the-hooks", "J", DROP, "a traceback begins at the handler also where hooks surround it",
