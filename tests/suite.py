@@ -2,14 +2,17 @@
 
 Some tests kill processes, unplug disks and wait for brokers, on machines that are busy with something else. A test that
 fails beside others and then passes alone, twice, is named in the output and does not fail the run. One that fails again
-does, and so do more than `AT_MOST` failures, an error of the collection, or anything else that ended the run.
+does, and so do more than `AT_MOST` failures, an error of the collection, or anything else that ended the run. In a new
+checkout everything is compiled once first: each process of the run would compile all of it, for 13 seconds.
 Invariant: the exit code is 0 only if each test passed beside the others, or twice alone.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +37,22 @@ class Failures:
         self.broken = self.broken or report.failed
 
 
+def compile_once(tests: Path) -> None:
+    """Compile the tests and what they import, if that was never done here: each core collects a share of the files."""
+    if sys.dont_write_bytecode or any(tests.glob("__pycache__/*-pytest-*.pyc")):
+        return
+    files, cores = sorted(map(str, tests.rglob("test_*.py"))), os.cpu_count() or 1
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider"]
+    # What cannot be collected is an error of the run itself, which reports it.
+    running = [
+        subprocess.Popen([*command, *share], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for n in range(cores)
+        if (share := files[n::cores])
+    ]
+    for one in running:
+        one.wait()
+
+
 def run(arguments: list[str]) -> int:
     """Run pytest with `arguments`, then the failed tests alone; return the exit code."""
     failures = Failures()
@@ -51,4 +70,5 @@ def run(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    compile_once(Path("tests"))
     sys.exit(run(sys.argv[1:]))

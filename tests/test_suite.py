@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.suite import AT_MOST
+from tests.suite import AT_MOST, compile_once
 
 ROOT = Path(__file__).parent.parent
 
@@ -70,3 +70,22 @@ def test_a_file_that_cannot_be_read_is_not_run_again(tmp_path: Path) -> None:
     done = suite(tmp_path, "import nothing_of_this_name\n")
     assert done.returncode == 2
     assert "now alone" not in done.stdout
+
+
+def test_a_new_checkout_is_compiled_before_the_run_and_one_that_was_compiled_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tests / "test_it.py").write_text("def test_one():\n    pass\n")
+    (tests / "test_broken.py").write_text("import nothing_of_this_name\n")
+    compile_once(tests)
+    names = {path.name.partition(".")[0] for path in tests.glob("__pycache__/*-pytest-*.pyc")}
+    assert names == {"test_it", "test_broken"}
+    (tests / "test_other.py").write_text("")
+    compile_once(tests)
+    assert not list(tests.glob("__pycache__/test_other*"))
