@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from filewheel import Wheel
@@ -75,6 +76,11 @@ def wheel(wheel_dir: Path) -> Iterator[Wheel]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # How long an example takes says more about the machine than about the code.
+    hypothesis.settings.register_profile(
+        "filewheel", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("filewheel")
     # A thousand processes are started: each would compile the library again where no bytecode may be written beside it.
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
         kept = os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="filewheel-bytecode-")

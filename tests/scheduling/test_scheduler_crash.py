@@ -158,9 +158,8 @@ def wrong(path: Path, machine: Machine, clock: ModelClock, told: Told) -> Iterat
     """Say what is wrong with what waits after a crash."""
     with Wheel(path, clock=clock, env=SYSTEM.using(disk=lambda path: ProcessDisk(machine, path))) as wheel:
         living = list(wheel.list())
-        if any(
-            m.topic not in ("tick", "total") for m in wheel.list(dead=True)
-        ):  # a tick may: after a stop its next one is soon due
+        # A total may, it is made to fail; and a tick: after a stop its next one is soon due.
+        if any(m.topic not in ("tick", "total") for m in wheel.list(dead=True)):
             yield "a dead letter"
     for key, count in Counter(m.headers[KEY] for m in living if KEY in m.headers).items():
         if count > 1:
