@@ -146,10 +146,9 @@ def test_on_a_really_full_disk_acks_and_cancels_go_on_and_room_comes_back(small:
         keeper._store.ingest()
         assert 0 < (path / "ballast").stat().st_size <= BALLAST_BYTES
         filler = small / "filler"
-        with filler.open("wb") as hog, pytest.raises(OSError, match="No space"):
+        with filler.open("wb", buffering=0) as hog, pytest.raises(OSError, match="No space"):
             while True:
                 hog.write(bytes(65536))
-                hog.flush()
         enqueued = 0
         with pytest.raises(WheelFull):
             while True:

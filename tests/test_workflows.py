@@ -6,6 +6,7 @@ import importlib.util
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,8 @@ def test_the_matrix_is_what_the_package_is_built_for() -> None:
     assert jobs["ci"]["test"]["strategy"]["matrix"]["python"] == built
     (setup,) = (s for s in jobs["release"]["build"]["steps"] if "setup-python" in s.get("uses", ""))
     assert sorted(setup["with"]["python-version"].split()) == built
+    classifiers = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]["classifiers"]
+    assert [c.rpartition(" ")[2] for c in classifiers if " :: 3." in c] == built
 
 
 def test_only_the_upload_may_ask_for_a_token_and_no_secret_is_named() -> None:

@@ -13,11 +13,10 @@ import pytest
 from tests.kafka.cluster import Cluster
 from tests.kafka.conftest import make_topic
 from tests.kafka.jars import WrongJar, check
+from tests.kafka.reading import ANSWER_TIMEOUT_S, read
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 pytest.importorskip("confluent_kafka.admin")
-
-ANSWER_TIMEOUT_S = 30.0
 
 
 def producer(bootstrap: str, **settings: Any) -> Any:
@@ -31,27 +30,6 @@ def produce(sender: Any, topic: str, *values: bytes, **options: Any) -> None:
         sender.produce(topic, value, on_delivery=lambda error, _: errors.append(error), **options)
     assert sender.flush(ANSWER_TIMEOUT_S) == 0
     assert errors == [None] * len(values)
-
-
-def read(bootstrap: str, topic: str, *, isolation: str = "read_committed", **config: str) -> list[Any]:
-    """Return all messages of partition 0, from its start to its end as it is now."""
-    settings = {"bootstrap.servers": bootstrap, "group.id": "unused", "isolation.level": isolation, **config}
-    reader = confluent_kafka.Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})
-    reader.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-    found = []
-    give_up = time.monotonic() + ANSWER_TIMEOUT_S
-    try:
-        while time.monotonic() < give_up:
-            message = reader.poll(1.0)
-            if message is None:
-                continue
-            if message.error() is None:
-                found.append(message)
-            elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                return found
-    finally:
-        reader.close()
-    raise AssertionError(f"{topic} was not read to its end")
 
 
 def values(bootstrap: str, topic: str, **options: Any) -> list[bytes]:

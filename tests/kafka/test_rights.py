@@ -16,7 +16,7 @@ import pytest
 from tests.cli_support import finish, invoke, start, stopped
 from tests.kafka.cluster import Cluster
 from tests.kafka.conftest import make_topic
-from tests.kafka.test_broker import ANSWER_TIMEOUT_S, read
+from tests.kafka.reading import ANSWER_TIMEOUT_S, read
 from tests.support import eventually
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
