@@ -29,6 +29,11 @@ REPO = Path(__file__).parent.parent
 START_US = 1_800_000_000 * US_PER_S
 
 
+def seeds(few: int, *, all_of: int) -> range:
+    """The seeds of a test that draws what it does: a few, all of them with FILEWHEEL_SEEDS=all."""
+    return range(all_of if os.environ.get("FILEWHEEL_SEEDS") == "all" else few)
+
+
 def open_files() -> set[str]:
     """Return the numbers of this process's open files; none where the machine does not list them.
 

@@ -18,7 +18,7 @@ from filewheel.message import US_PER_S
 from filewheel.tools.dump import dump
 from filewheel.tools.verify import verify
 from tests.conftest import assert_whole
-from tests.support import START_US, FakeClock, timed
+from tests.support import START_US, FakeClock, seeds, timed
 
 LAP_S = 60
 
@@ -299,7 +299,7 @@ def test_what_was_acknowledged_and_lies_in_the_file_of_a_lap_beside_its_second_d
     assert len(stage.fire()) == 1
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(10, all_of=40))
 def test_whatever_is_taken_away_and_put_back_everything_fires_once_in_the_end(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     stage = Stage(tmp_path / "w", slots=rng.choice((60, 90)))

@@ -37,6 +37,8 @@ def suite(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProce
     (folder / "test_it.py").write_text(text)
     (folder / "pytest.ini").write_text("[pytest]\n")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | {"PYTHONPATH": str(ROOT)}
+    # Each start of pytest loads every plugin that is installed otherwise, for a second.
+    environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
     return subprocess.run(
         [sys.executable, "-m", "tests.suite", *arguments, "test_it.py"],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=120,

@@ -21,6 +21,7 @@ from filewheel.replication.rejoin import rejoin
 from filewheel.roster import fence
 from filewheel.roster.roster import Mode
 from tests.replication.support_sets import Place, place
+from tests.support import seeds
 
 __all__ = ["place"]
 
@@ -137,7 +138,8 @@ def assert_counted(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "seed"), [*(("ship", seed) for seed in (*range(12), 117)), *(("mirror", seed) for seed in range(10))]
+    ("mode", "seed"),
+    [*(("ship", n) for n in (*seeds(5, all_of=12), 117)), *(("mirror", n) for n in seeds(4, all_of=10))],
 )
 def test_whatever_happens_to_a_set_what_was_promised_fires_and_each_wheel_counts_what_it_lists(
     place: Place, seed: int, mode: Mode, monkeypatch: pytest.MonkeyPatch
