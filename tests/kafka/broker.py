@@ -11,8 +11,10 @@ which the kernel releases however that process ends.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -25,8 +27,6 @@ from tests.kafka.cluster import START_TIMEOUT_S, BrokerFailed, Cluster
 from tests.kafka.jars import Unavailable, find_program
 
 REPO = Path(__file__).parents[2]
-# A reference for each: a Popen that is collected while its process runs is a warning, and a warning fails a test.
-_HOLDERS: list[subprocess.Popen[bytes]] = []
 
 
 def launch(folder: Path, *, nodes: int = 1, port: int | None = None, shared: bool = False) -> str:
@@ -43,26 +43,33 @@ def launch(folder: Path, *, nodes: int = 1, port: int | None = None, shared: boo
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "tests.kafka.broker", "hold", "--folder", str(folder), "--nodes", str(nodes)]
     command += ["--port", str(port)] * (port is not None) + ["--shared"] * shared
-    log = folder / "hold.log"
+    log, pid = folder / "hold.log", folder / "pid"
+    pid.unlink(missing_ok=True)
+    ended, alive = os.pipe()
     with log.open("wb") as out:
-        holder = subprocess.Popen(
-            command, cwd=REPO, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+        # No child of this process, which it outlives: a Popen whose process runs on at the end is a warning.
+        command = ["setsid", "--fork", *command]
+        subprocess.run(
+            command, cwd=REPO, stdin=subprocess.DEVNULL, stdout=out, stderr=out, pass_fds=[alive], check=True
         )
-    _HOLDERS.append(holder)
+    os.close(alive)
     give_up = time.monotonic() + START_TIMEOUT_S
-    while not (folder / "bootstrap").exists():
-        if holder.poll() is not None or time.monotonic() > give_up:
-            holder.kill()
-            raise BrokerFailed(f"no broker in {folder}; {log} says:\n{log.read_text()}")
-        time.sleep(0.05)
+    try:
+        while not (folder / "bootstrap").exists():
+            if select.select([ended], [], [], 0.05)[0] or time.monotonic() > give_up:
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    os.kill(int(pid.read_text()), signal.SIGKILL)
+                raise BrokerFailed(f"no broker in {folder}; {log} says:\n{log.read_text()}")
+    finally:
+        os.close(ended)
     return (folder / "bootstrap").read_text()
 
 
 def hold(folder: Path, nodes: int, port: int | None, shared: bool) -> None:
     """Run a cluster until the last user is gone, or until SIGTERM; then stop it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    cluster = Cluster(folder, nodes, port=port).start()
     (folder / "pid").write_text(str(os.getpid()))
+    cluster = Cluster(folder, nodes, port=port).start()
     aside = folder / "bootstrap.new"
     aside.write_text(cluster.bootstrap)
     aside.rename(folder / "bootstrap")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.kafka.broker import stop
 from tests.kafka.cluster import Cluster
 from tests.kafka.conftest import make_topic
 from tests.kafka.jars import WrongJar, check
 from tests.kafka.reading import ANSWER_TIMEOUT_S, read
+from tests.support import REPO
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 pytest.importorskip("confluent_kafka.admin")
@@ -142,3 +146,22 @@ def test_a_jar_that_differs_from_its_checksum_is_refused(tmp_path: Path) -> None
     (tmp_path / "b.jar").write_bytes(b"b")
     with pytest.raises(WrongJar, match="b.jar"):
         check(tmp_path, expected)
+
+
+def test_a_process_that_starts_a_shared_broker_ends_without_a_warning_and_the_broker_outlives_it(
+    can_run_kafka: None, tmp_path: Path
+) -> None:
+    code = "import sys, pathlib; from tests.kafka.broker import launch; print(launch(pathlib.Path(sys.argv[1])))"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, str(tmp_path)],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    try:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (tmp_path / "bootstrap").read_text() == done.stdout.strip()
+    finally:
+        stop(tmp_path)
+    assert not (tmp_path / "bootstrap").exists()
