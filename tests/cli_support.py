@@ -206,9 +206,11 @@ def stopped(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
         # A command of `run` is in a session of its own and outlives it: the end of the pipes would wait for it.
-        for pid in _writers(process):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        # Again until there is none: a shell may start its next command between the look and its end.
+        while writers := _writers(process):
+            for pid in writers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         process.communicate()
 
 

@@ -74,7 +74,7 @@ def test_a_key_and_args_go_together(fw: Fw) -> None:
         (["--args", "3"], "a JSON list, or an object"),
         (["--args", "[NaN]"], "cannot be stored"),
         (["--args", '["\\ud800"]'], "cannot be stored"),
-        (["--args", "[" * 20_000], "nested too deeply"),
+        (["--args", "[" * 120_000], "nested too deeply"),
         (["--args", "[1]", "--lines"], "lines of --batch"),
         (["--args", "[1]", "--batch"], "lines of --batch"),
     ],

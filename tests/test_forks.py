@@ -238,7 +238,7 @@ def test_a_child_that_is_forked_while_a_thread_waits_for_a_lock_is_not_handed_it
     eventually(lambda: not disk.is_free(second))  # the one that waited has it; when it is gone, nobody has
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    assert disk.is_free(second)
+    eventually(lambda: disk.is_free(second))  # once the child has run at all: it closes what it inherited first
     for fd in (second, read, write):
         os.close(fd)
 
