@@ -135,7 +135,8 @@ def health(log: Path) -> str:
         with urllib.request.urlopen(f"{url}/health", timeout=60) as answer:
             return str(answer.read(), "utf-8")
     except urllib.error.HTTPError as failing:
-        return str(failing.read(), "utf-8")
+        with failing:
+            return str(failing.read(), "utf-8")
 
 
 @pytest.mark.parametrize(

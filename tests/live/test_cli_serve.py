@@ -125,16 +125,18 @@ def test_an_outside_address_with_a_token_is_served_and_asks_for_it(fw: Fw) -> No
     with stopped(fw.start("serve", "--listen", "0.0.0.0:0", env=env)) as process:
         url = told(process)["url"]
         assert get(f"{url}api/live", TOKEN)["stats"]["pending"] == 0
-        with pytest.raises(urllib.error.HTTPError, match="401"):
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
             get(f"{url}api/live")
+        refused.value.close()
 
 
 def test_a_missing_wheel_is_named_and_served_when_it_comes(tmp_path: Path) -> None:
     path = tmp_path / "later.wheel"
     with stopped(start("-C", path, "serve", "--listen", "127.0.0.1:0")) as process:
         url = told(process)["url"]
-        with pytest.raises(urllib.error.HTTPError, match="503"):
+        with pytest.raises(urllib.error.HTTPError, match="503") as refused:
             get(f"{url}api/live")
+        refused.value.close()
         Wheel.create(path).close()
         assert get(f"{url}api/live")["stats"]["pending"] == 0
         process.send_signal(signal.SIGTERM)
