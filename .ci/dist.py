@@ -109,7 +109,7 @@ def build_wheel(python: Path, version: str, target: str, sdist: Path, out: Path,
     with tempfile.TemporaryDirectory() as temporary:
         top = Path(temporary)
         with tarfile.open(sdist) as tar:
-            tar.extractall(top, filter="data")
+            tar.extractall(top, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # from 3.11.4 on
         (source,) = top.iterdir()
         compiler = top / "cc"
         compiler.write_text(COMPILER.format(python=sys.executable, triple=triple))

@@ -85,7 +85,7 @@ def test_the_source_distribution_builds_with_and_without_a_compiler(
         pytest.skip(f"no {compiler} here")
     (sdist,) = dist.glob("filewheel-*.tar.gz")
     with tarfile.open(sdist) as tar:
-        tar.extractall(tmp_path, filter="data")
+        tar.extractall(tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (source,) = tmp_path.iterdir()
     ran = run(
         sys.executable,

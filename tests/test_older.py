@@ -23,7 +23,7 @@ from tests.support import REPO
 @pytest.fixture
 def old(tmp_path: Path) -> tuple[Path, dict[str, Any], FakeClock]:
     with tarfile.open(REPO / "data/older/wheel-0.1.0.tar.gz") as tar:
-        tar.extractall(tmp_path, filter="data")
+        tar.extractall(tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (tmp_path / "w").chmod(0o700)
     expected = json.loads((tmp_path / "expected.json").read_text())
     return tmp_path / "w", expected, FakeClock(datetime.fromisoformat(expected["now"]))

@@ -88,7 +88,14 @@ def _outside_fences(markdown: str, change: Any) -> str:
 
 def _moved_into_docs(markdown: str) -> str:
     """Return a page of the top level as one of docs/."""
-    return _outside_fences(markdown, lambda part: part.replace("](docs/", "]("))
+    moved = {"](docs/": "](", "](CHANGELOG.md": "](changes.md", "](README.md": "](index.md"}
+
+    def seen(part: str) -> str:
+        for before, after in moved.items():
+            part = part.replace(before, after)
+        return part
+
+    return _outside_fences(markdown, seen)
 
 
 def _head(markdown: str) -> tuple[str, str]:

@@ -8,8 +8,8 @@ import pytest
 
 from filewheel import Retry, current_job
 from filewheel.kafka import KafkaScheduler
-from filewheel.kafka.scheduling.occurrences import FORGOTTEN_US
-from filewheel.message import US_PER_S
+from filewheel.kafka.scheduling.occurrences import FORGOTTEN_US, KafkaOccurrences
+from filewheel.message import KEY, US_PER_S
 from filewheel.schedules.definition import schedule_key
 from tests.kafka.fake_calls import CallCluster
 from tests.kafka.workers import Worker, a_cluster, a_scheduler
@@ -183,3 +183,24 @@ def test_the_declared_definition_counts_not_the_stored_one(cluster: CallCluster)
         second.after(60)
     assert len(seen) == 7
     assert len(cluster.waiting) == 1
+
+
+def test_each_worker_gives_one_occurrence_one_fire_id_and_another_schedule_or_time_another() -> None:
+    cluster = a_cluster(exactly_once=False)
+
+    def worker(*names: str) -> KafkaOccurrences:
+        scheduler = a_scheduler(cluster)
+        for name in names:
+            scheduler.every(60, name=name)(scheduler.on(name)(lambda: None))
+        return KafkaOccurrences(scheduler._schedules, cluster.clock)
+
+    first, second = worker("tick"), worker("tick", "tock")
+    now_us = cluster.clock.now_us()
+    (planted,) = first.plants(now_us)
+    again, other = second.plants(now_us)
+    assert planted.id == again.id != other.id
+    assert planted.id.due_us == other.id.due_us
+    following = first.next_of(planted, planted.due_us)
+    assert following is not None
+    assert [following.id] == [m.id for m in second.plants(planted.due_us) if m.headers[KEY] == planted.headers[KEY]]
+    assert following.id != planted.id

@@ -24,6 +24,7 @@ def test_the_topics_of_the_service_are_named_after_the_delay_topic() -> None:
         ({"default_target": "x" * 250}, "default_target is the name"),
         ({"default_target": "later"}, "default_target is 'later', which this service itself reads"),
         ({"dead_letter_topic": "later.cursor"}, "which this service itself reads"),
+        ({"default_target": "__transaction_state"}, "which is the brokers' own"),
         ({"horizon_s": 0}, "horizon_s is a number above 0"),
         ({"put_back_s": -1}, "put_back_s is a number above 0"),
         ({"attempts_max": 0}, "attempts_max is a count from 1"),

@@ -124,6 +124,7 @@ def test_a_cancellation_is_what_a_keyed_node_understands_and_others_have_none() 
         ({"target": "a b"}, "target is the name of a topic"),
         ({"target": "delays"}, "which the delay service itself reads"),
         ({"target": "delays.cursor"}, "which the delay service itself reads"),
+        ({"target": "__transaction_state"}, "which is the brokers' own"),
         ({"value": "text"}, r"value is bytes, or None.*value.encode\(\)"),
         ({"value": 5}, "value is bytes"),
         ({"delay": "5m"}, "delay is seconds"),

@@ -13,7 +13,7 @@ from filewheel.env import Clock
 from filewheel.errors import BadArgument
 from filewheel.journal.columns import At, Delay
 from filewheel.kafka.records import headers as h
-from filewheel.kafka.records.options import TOPIC_CHARS_MAX, Policy, is_topic
+from filewheel.kafka.records.options import INTERNAL_TOPICS, TOPIC_CHARS_MAX, Policy, is_topic
 from filewheel.kafka.records.record import Outgoing
 from filewheel.message import US_PER_S
 from filewheel.timespec import delay_us, due_from
@@ -99,6 +99,8 @@ class Requests:
             )
         if target in (self._policy.topic, self._policy.marker_topic):
             raise BadArgument(f"target is {target!r}, which the delay service itself reads")
+        if target in INTERNAL_TOPICS:
+            raise BadArgument(f"target is {target!r}, which is the brokers' own")
         return target.encode()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from filewheel.kafka.records.options import Policy, is_topic
+from filewheel.kafka.records.options import INTERNAL_TOPICS, Policy, is_topic
 from filewheel.kafka.records.record import NO_TIMESTAMP, Headers, Record
 from filewheel.message import DUE_END_US
 
@@ -203,6 +203,8 @@ def _target(found: Mapping[str, bytes | None], policy: Policy) -> str:
     topic = _topic_of(found[TARGET_TOPIC])
     if topic in (policy.topic, policy.marker_topic):
         raise Malformed(f"{TARGET_TOPIC} is {topic}, which the service itself reads")
+    if topic in INTERNAL_TOPICS:  # mutant: kafka-internal-target
+        raise Malformed(f"{TARGET_TOPIC} is {topic}, which is the brokers' own")
     return topic
 
 

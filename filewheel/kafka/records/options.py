@@ -24,6 +24,11 @@ OnTargetError = Literal["retry", "dead-letter", "put-back"]
 OnMissingTarget = Literal["", "retry", "dead-letter", "put-back"]
 
 
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
+"""Topics of the brokers themselves. They refuse a client's record for good, with errors that read as if it might help
+to try again."""
+
+
 def is_topic(name: str) -> bool:
     """Return whether Kafka allows this name for a topic."""
     return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
@@ -74,6 +79,8 @@ class Policy:
         for name in names[1:]:
             if getattr(self, name) in (self.topic, self.marker_topic):
                 raise BadArgument(f"{name} is {getattr(self, name)!r}, which this service itself reads")
+            if getattr(self, name) in INTERNAL_TOPICS:
+                raise BadArgument(f"{name} is {getattr(self, name)!r}, which is the brokers' own")
         if self.horizon_s is not None:
             check_number("horizon_s", self.horizon_s)
         check_choice("on_horizon", self.on_horizon, ("dead-letter", "roll"))

@@ -17,6 +17,8 @@ MUTANTS: list[Mutant] = [
       f"{KEYS}test_a_schedule_has_one_occurrence_with_any_number_of_workers"),
     m("kafka-foreign-schedule-ends", "C", gives("None"), "a worker passes on the schedules that it does not declare",
       f"{KEYS}test_an_occurrence_waits_for_a_worker_that_declares_it_and_ends_after_a_day"),
+    m("kafka-occurrence-twice", "C", gives("MINT.id_at(due_us)"), "all workers give one occurrence one id",
+      f"{KEYS}test_each_worker_gives_one_occurrence_one_fire_id_and_another_schedule_or_time_another"),
     m("kafka-done-runs-again", "C", NEVER, "a call that ended behind a slow one does not run again",
       f"{SCHEDULER}test_calls_that_ended_behind_a_slow_one_do_not_run_again"),
     m("kafka-unwritten-grows", "C", DROP, "calls whose outcome is not produced yet count as in flight",
