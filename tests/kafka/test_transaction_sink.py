@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from filewheel.errors import NoBroker
 from filewheel.kafka.client.transaction_sink import TransactionSink
 from filewheel.kafka.node.transport import End, Outcome
 from filewheel.kafka.records.record import Outgoing
@@ -39,33 +38,12 @@ class Message:
         return 7
 
 
-class Trouble:
-    """An error of the client."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def name(self) -> str:
-        return self._name
-
-    def str(self) -> str:
-        return self._name
-
-    def fatal(self) -> bool:
-        return False
-
-
-REFUSED, TIMED_OUT = Trouble("MSG_SIZE_TOO_LARGE"), Trouble("_TIMED_OUT")
-
-
 class Producer:
     """The producer of the client."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.topics: set[str] = set()
-        self.has_gap = False
-        """A batch was refused; so the numbers of all that follows are wrong."""
 
     def init_transactions(self, timeout_s: float) -> None:
         """The coordinator calls the last transaction aborted, and writes nothing."""
@@ -77,14 +55,8 @@ class Producer:
         self, topic: str, value: bytes | None, key: bytes | None, partition: int, *, on_delivery: Any, headers: Any
     ) -> None:
         self.topics.add(topic)
-        refused = REFUSED if value == b"huge" else TIMED_OUT if self.has_gap else None
-        self.has_gap = self.has_gap or value == b"huge"
-        if refused is None:
-            self.broker.open.append((topic, value))
-        on_delivery(refused, Message())
-
-    def purge(self, *, blocking: bool) -> None:
-        """Nothing waits."""
+        self.broker.open.append((topic, value))
+        on_delivery(None, Message())
 
     def flush(self, timeout_s: float = 0.0) -> int:
         return 0
@@ -132,30 +104,3 @@ def test_a_new_sink_aborts_what_is_left_before_it_commits_anything() -> None:
         ("cursor", b"after-two"),
     ]
     assert broker.open == []
-
-
-def test_after_a_refused_record_the_next_unit_goes_out_at_once_through_another_producer() -> None:
-    broker = Broker()
-    sink = sink_on(broker)
-    sink.open()
-    outcomes: list[Outcome] = []
-    for name in (b"huge", b"one"):
-        sink.send([Outgoing("target", None, name)], Outgoing("cursor", b"0", b"after-" + name), outcomes.append)
-    assert [outcome.end for outcome in outcomes] == [End.REFUSED, End.DELIVERED]
-    assert [*outcomes[0].refused] == [0]
-    assert broker.committed[-2:] == [("target", b"one"), ("cursor", b"after-one")]
-    assert (("target", b"huge") in broker.committed, broker.open) == (False, [])
-
-
-def test_a_sink_that_cannot_open_another_producer_after_a_refused_record_is_finished() -> None:
-    broker = Broker()
-    sink = sink_on(broker)
-    sink.open()
-
-    def fails() -> int:
-        raise NoBroker("no answer")
-
-    sink.open = fails  # type: ignore[method-assign]
-    outcomes: list[Outcome] = []
-    sink.send([Outgoing("target", None, b"huge")], Outgoing("cursor", b"0", b"after"), outcomes.append)
-    assert [(outcome.end, outcome.reason) for outcome in outcomes] == [(End.UNDECIDED, "no answer")]

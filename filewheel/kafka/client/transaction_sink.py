@@ -118,11 +118,6 @@ class TransactionSink:
             outcome = self._abort(producer, every, failed)
             if outcome.end in (End.UNDECIDED, End.FENCED):
                 return outcome
-            if any(not error.name().startswith("_") for error in failed.values()):  # mutant: kafka-skipped-numbers
-                problem = self._renew()
-                if problem:
-                    return Outcome(End.UNDECIDED, every, reason=problem)
-                producer = self._producer
             if not failed:
                 # The first unit went where its predecessor's went, so the abort ended what was left there.
                 self._is_clean = True
@@ -131,26 +126,8 @@ class TransactionSink:
                 is_alone = True
             elif not is_alone or outcome.end is End.REFUSED:
                 return outcome
+            # The first transaction after a refused batch may fail for its skipped sequence numbers: once more.
         return outcome
-
-    def _renew(self) -> str:
-        """Open another producer after a broker refused a batch; return why that cannot be, or the empty string.
-
-        The sequence numbers of the refused batch are skipped, so whatever the old one sends there next waits for its
-        time-out.
-        """
-        before = self._producer
-        try:
-            self.open()
-        except ClusterError as exc:
-            return str(exc)
-        self._is_clean = False
-        if before is not None:
-            before.purge(blocking=False)
-        if self._is_closed:
-            self.close()
-            return "closed"
-        return ""
 
     def _fill(self, producer: Any, records: Sequence[Outgoing], *, is_alone: bool) -> dict[int, KafkaError]:
         """Produce into a new transaction and wait for all answers; return the errors by index."""

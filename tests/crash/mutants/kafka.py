@@ -30,8 +30,6 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_transaction_sink.py::test_a_new_sink_aborts_what_is_left_before_it_commits_anything"),
     m("kafka-left-records-committed", "C", without(2), "nor are records that it left in the targets",
       "tests/kafka/test_transaction_sink.py::test_a_new_sink_aborts_what_is_left_before_it_commits_anything"),
-    m("kafka-skipped-numbers", "C", NEVER, "after a refused record the next transaction has another producer",
-      "tests/kafka/test_transaction_sink.py::test_after_a_refused_record_the_next_unit_goes_out_at_once_through_another_producer"),
     m("kafka-internal-target", "C", NEVER, "a record for a topic of the brokers is a dead letter",
       "tests/kafka/test_headers.py::test_a_record_that_cannot_be_understood_is_a_dead_letter_with_the_reason"),
     m("kafka-marker-of-another", "C", NEVER, "a marker of a topic that was deleted calls nothing done",
