@@ -10,7 +10,7 @@ import contextlib
 import os
 import secrets
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 import click
 
@@ -25,6 +25,7 @@ from ..verb import verb
 
 _VARIABLE = "FILEWHEEL_TOKEN"
 _FILE_BYTES_MAX = 4096
+_LOOK_S = 0.5
 
 
 @verb(
@@ -67,9 +68,19 @@ def command(
                 stop.wakes(lambda: over.put(None))
                 _tell(out, server.url, token, is_new=is_new)
                 _warn_if_missing(out, view)
-                over.get()
+                while not _comes(over):
+                    pass
         except Abort:
             leave_at_once(INTERRUPTED)
+
+
+def _comes(over: SimpleQueue[None]) -> bool:
+    """Wait in pieces: a signal that another thread gets, or that comes just before the wait, does not end it."""
+    try:
+        over.get(timeout=_LOOK_S)
+    except Empty:
+        return False
+    return True
 
 
 def _token(make_token: bool, token_file: str | None) -> tuple[str | None, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -52,6 +53,15 @@ def test_a_signal_ends_it_cleanly_with_a_stream_open(fw: Fw, number: int) -> Non
             assert finish(process).code == 0
             while events.readline():
                 pass
+
+
+def test_a_signal_that_another_thread_gets_ends_it(fw: Fw) -> None:
+    with stopped(fw.start("serve", "--listen", "127.0.0.1:0")) as process:
+        told(process)
+        others = [int(name) for name in os.listdir(f"/proc/{process.pid}/task") if int(name) != process.pid]
+        sys_tgkill = {"x86_64": 234, "aarch64": 131}[os.uname().machine]
+        assert ctypes.CDLL(None, use_errno=True).syscall(sys_tgkill, process.pid, others[0], signal.SIGTERM) == 0
+        assert finish(process).code == 0
 
 
 def test_without_a_token_it_is_read_only_and_says_so(fw: Fw) -> None:
