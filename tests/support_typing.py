@@ -16,7 +16,7 @@ WRONG = re.compile(r"# wrong: ([\w-]+)")
 
 def check(tmp_path: Path, source: str) -> None:
     """Run mypy over a program: it must find each line that is marked wrong, with its code, and no other."""
-    pytest.importorskip("mypy", reason="mypy is not installed")
+    pytest.importorskip("mypy", reason="mypy is not installed: `make .venv/.ready-dev`")
     program = tmp_path / "program.py"
     program.write_text(source)
     marked = {(n, m[1]) for n, line in enumerate(source.splitlines(), 1) if (m := WRONG.search(line))}

@@ -32,7 +32,7 @@ def test_the_page_has_every_verb_with_its_options_and_every_exit_code() -> None:
 
 def test_groff_takes_the_page_without_a_warning_and_it_fits_80_columns() -> None:
     if shutil.which("groff") is None:
-        pytest.skip("no groff here")
+        pytest.skip("no groff here: `apt install groff`")
     text = invoke("man").out
     command = ["groff", "-man", "-ww", "-Tascii", "-P-c", "-rLL=78n"]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)

@@ -31,7 +31,7 @@ def fw(wheel_dir: Path) -> Fw:
         shutil.which("unshare") is None
         or subprocess.run([*UNSHARE, "true"], check=False, capture_output=True).returncode
     ):
-        pytest.skip("this user may make no pid namespace")
+        pytest.skip("this user may make no pid namespace: root may")
     return Fw(wheel_dir)
 
 

@@ -23,7 +23,9 @@ from filewheel.kafka.records.record import Outgoing
 from filewheel.message import DEAD_US, Message, MessageId
 from filewheel.native import log
 
-compiled = pytest.importorskip("filewheel.native._loops", reason="the loops in C were not built: no compiler")
+compiled = pytest.importorskip(
+    "filewheel.native._loops", reason="the loops in C were not built: `apt install gcc python3-dev`"
+)
 
 NOW_MS = 1_800_000_000_000
 PARTITION = 3

@@ -24,7 +24,9 @@ from filewheel.native import compiled
 from tests.conftest import assert_whole
 from tests.support import REPO, eventually
 
-seen_by_all = pytest.mark.skipif(compiled.keep_from_children is None, reason="the loops in C were not built")
+seen_by_all = pytest.mark.skipif(
+    compiled.keep_from_children is None, reason="the loops in C were not built: `apt install gcc python3-dev`"
+)
 
 
 def in_child(fork: Callable[[], int], body: Callable[[], object]) -> int:

@@ -364,7 +364,9 @@ def test_a_damaged_body_outside_of_the_range_is_stepped_over_unread() -> None:
     assert not gaps_of(Scanner(reading(data), 0, len(data), SEED, lo=lo))
 
 
-@pytest.mark.skipif(frame_module.read_frames is None, reason="the loops in C were not built")
+@pytest.mark.skipif(
+    frame_module.read_frames is None, reason="the loops in C were not built: `apt install gcc python3-dev`"
+)
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_frames_that_are_read_many_at_once_are_those_that_are_read_one_by_one(data: st.DataObject) -> None:

@@ -175,7 +175,7 @@ def _runs(fw: Fw) -> bool:
 def test_a_keeper_in_another_pid_namespace_is_seen_and_found_silent(fw: Fw) -> None:
     command = ["unshare", "-p", "-f", "--kill-child", "--mount-proc", sys.executable, "-m", "cli", "-C", str(fw.wheel)]
     if subprocess.run([*command[:5], "true"], check=False, capture_output=True).returncode:
-        pytest.skip("this user may make no pid namespace")
+        pytest.skip("this user may make no pid namespace: root may")
     process = subprocess.Popen([*command, "run"], cwd=REPO, stdout=subprocess.DEVNULL)
     try:
         eventually(lambda: "came around" in texts(check_health(fw.wheel)).get("alive", ""))

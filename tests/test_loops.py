@@ -26,7 +26,9 @@ from filewheel.native import compiled as speed
 from filewheel.native import loops
 from tests.support import REPO
 
-compiled = pytest.importorskip("filewheel.native._loops", reason="the loops in C were not built: no compiler")
+compiled = pytest.importorskip(
+    "filewheel.native._loops", reason="the loops in C were not built: `apt install gcc python3-dev`"
+)
 compiled.learn(Message, MessageId)
 
 IDS = st.binary(min_size=16, max_size=16)

@@ -27,7 +27,7 @@ from filewheel.roster.fence import Fence
 from tests.conftest import assert_whole
 from tests.support import REPO, FaultyDisk
 
-pytestmark = pytest.mark.skipif(make_pen is None, reason="the loops in C were not built")
+pytestmark = pytest.mark.skipif(make_pen is None, reason="the loops in C were not built: `apt install gcc python3-dev`")
 
 
 def played(code: str, *args: object) -> subprocess.CompletedProcess[str]:

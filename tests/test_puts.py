@@ -28,7 +28,9 @@ else:
     compiled = _loops
 
 FORMS = [python.PutTable] + ([compiled.PutTable] if compiled else [])
-needs_compiled = pytest.mark.skipif(compiled is None, reason="the loops in C were not built")
+needs_compiled = pytest.mark.skipif(
+    compiled is None, reason="the loops in C were not built: `apt install gcc python3-dev`"
+)
 
 FEW_IDS = st.builds(lambda n: n.to_bytes(8, "big") + bytes(8), st.integers(0, 9)) | st.binary(min_size=16, max_size=16)
 

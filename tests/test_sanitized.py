@@ -110,7 +110,9 @@ def library(name: str) -> str:
     return found.strip()
 
 
-@pytest.mark.skipif(shutil.which("gcc") is None or not sys.platform.startswith("linux"), reason="gcc on Linux")
+@pytest.mark.skipif(
+    shutil.which("gcc") is None or not sys.platform.startswith("linux"), reason="no gcc here: `apt install gcc`"
+)
 def test_the_c_sources_do_nothing_that_the_sanitizers_know_to_be_wrong(tmp_path: Path) -> None:
     preload = [library("libasan.so"), library("libubsan.so")]
     if not all(map(os.path.isabs, preload)):

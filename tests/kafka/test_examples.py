@@ -101,7 +101,7 @@ def test_the_unit_of_systemd_has_a_command_that_parses(tmp_path: Path) -> None:
 def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
-        pytest.skip("no systemd-analyze here")
+        pytest.skip("no systemd-analyze here: `apt install systemd`")
     path = tmp_path / "filewheel-kafka@delays.service"
     path.write_text(unit().replace("/usr/bin/filewheel", "/bin/true"), encoding="utf-8")
     done = subprocess.run([analyze, "verify", path], capture_output=True, text=True, timeout=300, check=False)

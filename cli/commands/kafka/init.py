@@ -34,7 +34,7 @@ from .cluster import Cluster, kafka_verb
 @click.option(
     "--retention", type=DURATION, metavar="DUR",
     help="How long the delay topic keeps a record: longer than the longest delay and outage together.  "
-    "[default: for ever]",
+    "A topic that keeps them longer stays as it is.  [default: for ever]",
 )  # fmt: skip
 @click.option("--levels", default="", metavar="DUR,DUR,...", help="Make TOPIC.5s and so on, for `kafka levels`.")
 @click.option("--alter", is_flag=True, help="Change wrong settings of topics that exist.")
