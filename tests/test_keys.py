@@ -554,6 +554,7 @@ def test_a_damaged_index_is_damage_to_verify_and_repair_enters_every_key_anew(
     wheel.enqueue(b"1", delay=60, key="report")
     wheel.enqueue(b"1", delay=60, key="other")
     place = bucket_of(wheel_dir, "report")
+    are_together = place == bucket_of(wheel_dir, "other")  # in one of 256 wheels
     data = bytearray(place.read_bytes())
     data[ENTRY_BYTES + 10] ^= 1
     if how == "keys/ removed":
@@ -567,7 +568,7 @@ def test_a_damaged_index_is_damage_to_verify_and_repair_enters_every_key_anew(
     assert all("not listed under their unique keys" in f.what for f in report.damage)
     assert wheel.get(key="report") is None
     wheel.close()
-    count = 2 if how == "keys/ removed" else 1
+    count = 2 if how == "keys/ removed" or are_together else 1
     done = repair(open_directory(wheel_dir, write=True)).done
     assert done[0] == f"{count} keys were entered again"
     assert done[1:] == [f"keys/{place.name} was made again without 40 unreadable bytes"] * (how == "flipped")

@@ -61,10 +61,13 @@ def make_topics(
     errors = client().KafkaException
     try:
         cluster = _Cluster(config)
-        count = cluster.partitions(policy.topic) or partitions
-        return [
-            cluster.topic(name, 1 if name == policy.dead_letter_topic else count, replication, wanted, alter=alter)
-            for name, wanted in _wanted(policy, retention_s).items()
+        wanted = _wanted(policy, retention_s)
+        first = cluster.topic(policy.topic, partitions, replication, wanted.pop(policy.topic), alter=alter, grows=False)
+        return [first] + [
+            cluster.topic(
+                name, 1 if name == policy.dead_letter_topic else first.partitions, replication, settings, alter=alter
+            )
+            for name, settings in wanted.items()
         ]
     except errors as exc:
         raise cluster_error(error_of(exc), str(config.get("bootstrap.servers", ""))) from exc
@@ -84,13 +87,9 @@ def make_call_topics(
         cluster = _Cluster(config)
         return [
             cluster.topic(
-                calls,
-                cluster.partitions(calls) or partitions,
-                replication,
-                {**kept, "retention.ms": retention},
-                alter=False,
+                calls, partitions, replication, {**kept, "retention.ms": retention}, alter=False, grows=False
             ),
-            cluster.topic(dead, cluster.partitions(dead) or 1, replication, kept, alter=False),
+            cluster.topic(dead, 1, replication, kept, alter=False, grows=False),
         ]
     except errors as exc:
         raise cluster_error(error_of(exc), str(config.get("bootstrap.servers", ""))) from exc
@@ -127,7 +126,7 @@ def make_level_topics(
     try:
         cluster = _Cluster(config)
         made = [
-            cluster.topic(name, cluster.partitions(name) or partitions, replication, settings, alter=alter)
+            cluster.topic(name, partitions, replication, settings, alter=alter, grows=False)
             for name, settings in wanted.items()
         ]
         return [*made, cluster.topic(dead, 1, replication, _DEAD_LETTERS, alter=alter)]
@@ -172,9 +171,9 @@ class _Cluster:
         return len(found[name].partitions) if name in found else 0
 
     def topic(
-        self, name: str, partitions: int, replication: int, wanted: dict[str, str], *, alter: bool
+        self, name: str, partitions: int, replication: int, wanted: dict[str, str], *, alter: bool, grows: bool = True
     ) -> TopicReport:
-        """Make one topic, or check it."""
+        """Make one topic, or check it. One that exists gets partitions that it lacks only if it `grows`."""
         present = self.partitions(name)
         if not present and self._create(name, partitions, replication, wanted):
             return TopicReport(name, partitions, is_new=True)
@@ -185,7 +184,8 @@ class _Cluster:
             present = self.partitions(name)
         if not present:  # it may have any number of partitions, and must not get more  # mutant: kafka-unknown-enlarged
             raise ClusterError(f"there is a topic {name}, and this broker does not know it yet", hint="call again")
-        added = max(partitions - present, 0)
+        # One look decides both: after a broker that did not know it yet, a topic would get those of a new one.
+        added = max(partitions - present, 0) if grows else 0  # mutant: kafka-topic-grows
         if added:
             new = self._words.NewPartitions(name, partitions)
             _only(self._admin.create_partitions([new], request_timeout=ANSWER_S))

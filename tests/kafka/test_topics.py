@@ -37,3 +37,29 @@ def test_a_topic_that_stays_unknown_is_an_error_and_gets_no_partitions(monkeypat
     monkeypatch.setattr(topics, "NEW_TOPIC_S", (0.0,) * 3)
     with pytest.raises(ClusterError, match="does not know it yet.*call again"):
         Slow(100).topic("calls", 12, 1, {}, alter=False)
+
+
+def test_a_topic_that_is_not_to_grow_keeps_its_partitions_whenever_it_becomes_known(monkeypatch: Any) -> None:
+    monkeypatch.setattr(topics, "NEW_TOPIC_S", (0.0,) * 3)
+    monkeypatch.setattr(topics._Cluster, "__init__", lambda self, config: setattr(self, "looks", 0))
+    monkeypatch.setattr(topics._Cluster, "_wrong", lambda *_: {})
+    monkeypatch.setattr(topics._Cluster, "_create", lambda *_: False)
+
+    monkeypatch.setattr(topics, "client", lambda: _Words)
+    for hidden in range(3):
+        left = {"calls": hidden, "dead": hidden}
+
+        def partitions(self: Any, name: str, left: dict[str, int] = left) -> int:
+            left[name] -= 1
+            return 4 if left[name] < 0 else 0
+
+        monkeypatch.setattr(topics._Cluster, "partitions", partitions)
+        made = topics.make_call_topics({}, "calls", "dead", partitions=12, replication=1, retention_s=None)
+        assert [(report.partitions, report.added) for report in made] == [(4, 0), (4, 0)]
+        left |= {"delays": hidden, "delays.cursor": 0, "delays.dlt": 0}
+        made = topics.make_topics({}, topics.Policy("delays"), partitions=12, replication=1)
+        assert [(report.partitions, report.added) for report in made] == [(4, 0)] * 3
+
+
+class _Words:
+    KafkaException = OSError

@@ -136,6 +136,8 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_clock_guard.py::test_a_node_whose_clock_is_ahead_holds_its_records_until_it_is_right"),
     m("kafka-bytes-unbounded", "C", without(2), "records that wait to be taken in have a bound in bytes",
       "tests/kafka/test_clock_guard.py::test_a_queue_of_few_large_records_pauses_its_partition"),
+    m("kafka-topic-grows", "C", becomes("added = max(partitions - present, 0)"), "a topic of calls that exists gets no more partitions",
+      "tests/kafka/test_topics.py::test_a_topic_that_is_not_to_grow_keeps_its_partitions_whenever_it_becomes_known"),
     m("kafka-unknown-enlarged", "C", NEVER, "a topic of which nothing is known yet gets no more partitions",
       "tests/kafka/test_topics.py::test_a_topic_that_stays_unknown_is_an_error_and_gets_no_partitions"),
     m("kafka-early-keyed", "C", NEVER, "a full disk lets nothing go out that a later record may cancel",
