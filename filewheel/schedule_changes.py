@@ -58,8 +58,8 @@ class ScheduleChanges(Changes):
         `when` is an interval (seconds, "90s"), a cron expression in a zone, or a single time. `filewheel run` fires the
         occurrences, and so does a scheduler that has a handler of this topic. `missed` and the other options are those
         of Scheduler.schedule. If there is such a schedule already, "replace" replaces it, "keep" keeps it, "reject"
-        raises KeyHeld. What it was before stays if it is the same (`kept` of the id), with the calls that are left. An
-        occurrence that is due already is not lost by a replacement that has the same times.
+        raises KeyHeld. The same again changes nothing (`kept` of the id is true), nor the number of calls that are
+        left. An occurrence that is due already is not lost by a replacement that has the same times.
 
         Raises BadArgument, also when no time is left; KeyHeld when a program declares the name, or calls a handler
         under it.

@@ -43,7 +43,7 @@ def compile_once(tests: Path) -> None:
         return
     files, cores = sorted(map(str, tests.rglob("test_*.py"))), os.cpu_count() or 1
     command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider"]
-    # What cannot be collected is an error of the run itself, which reports it.
+    # The run itself reports a file that cannot be collected.
     running = [
         subprocess.Popen([*command, *share], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for n in range(cores)

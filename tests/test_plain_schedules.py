@@ -250,6 +250,13 @@ def test_other_headers_keep_the_retries_and_the_time_out_of_a_schedule(wheel: Wh
     assert headers() == {"e": "f", "g": "h", TIMEOUT: "6.0"}
     wheel.edit_schedule("n", headers={TIMEOUT: "7.0"}, change_headers={"i": "j"})
     assert headers() == {TIMEOUT: "7.0", "i": "j"}
+    wrong: list[dict[str, Any]] = [
+        {"headers": {"k": None}}, {"headers": 5}, {"change_headers": 5}, {"change_headers": {"k": 5}},
+    ]  # fmt: skip
+    for given in wrong:
+        with pytest.raises(BadArgument, match="headers"):
+            wheel.edit_schedule("n", **given)
+    assert headers() == {TIMEOUT: "7.0", "i": "j"}
 
 
 def test_an_interval_that_gets_another_start_counts_from_it(wheel: Wheel) -> None:

@@ -184,7 +184,7 @@ class _Cluster:
             present = self.partitions(name)
         if not present:  # it may have any number of partitions, and must not get more  # mutant: kafka-unknown-enlarged
             raise ClusterError(f"there is a topic {name}, and this broker does not know it yet", hint="call again")
-        # One look decides both: after a broker that did not know it yet, a topic would get those of a new one.
+        # An earlier look decides nothing: a broker that did not know the topic yet said that it has none.
         added = max(partitions - present, 0) if grows else 0  # mutant: kafka-topic-grows
         if added:
             new = self._words.NewPartitions(name, partitions)

@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from filewheel.checks import shown
 from filewheel.errors import BadArgument
+from filewheel.format.limits import check_headers
 from filewheel.message import ARGS, RETRY, TIMEOUT, US_PER_S, to_datetime
 from filewheel.schedules.cron import Cron
 from filewheel.schedules.definition import UNSET, OneOrMore, Options, StoredSchedule, Time, Unset, recurrence_of
@@ -73,9 +75,14 @@ class Edit:
         headers = before
         if not isinstance(self.headers, Unset):
             terms = {name: before[name] for name in (RETRY, TIMEOUT) if name in before}
-            headers = terms | dict(self.headers)  # mutant: edit-loses-the-terms
-        changes = {} if isinstance(self.change_headers, Unset) else self.change_headers
-        return {name: value for name, value in {**headers, **changes}.items() if value is not None}
+            headers = terms | dict(check_headers(self.headers))  # mutant: edit-loses-the-terms
+        if isinstance(self.change_headers, Unset):
+            return headers
+        if not isinstance(self.change_headers, Mapping):
+            raise BadArgument(f"change_headers maps names to text or None, not {shown(self.change_headers)}")
+        gone = {name for name, value in self.change_headers.items() if value is None}
+        added = {name: value for name, value in self.change_headers.items() if value is not None}
+        return {name: value for name, value in headers.items() if name not in gone} | added
 
     def _recurrence(self, living: StoredSchedule) -> Recurrence:
         before = living.recurrence

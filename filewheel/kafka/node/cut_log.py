@@ -69,6 +69,7 @@ def read_to(offset: int, *reads: LastRead | None) -> int:
 def is_of_older_log(marker: Marker, last_read: LastRead | None) -> bool:
     """Return whether the owner that made this had not read as late an epoch: the log may have been cut in between.
 
-    What it drops is dropped for good. A marker says all that earlier ones said, so the next one brings it.
+    A standby drops for good what a marker calls done. Each marker says all that earlier ones said, so the next one
+    brings it.
     """
     return marker.last_read is not None and last_read is not None and marker.last_read.epoch < last_read.epoch
