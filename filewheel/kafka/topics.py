@@ -39,6 +39,10 @@ class TopicReport:
     """Setting → its value, and the value that the service needs."""
     altered: tuple[str, ...] = ()
     """Settings that were changed."""
+    kept: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Setting → its value, which does as well, and the value asked for. It stays as it is."""
+    replicas: int | None = None
+    """Copies of the first partition of a topic that existed."""
 
 
 def make_topics(
@@ -167,8 +171,16 @@ class _Cluster:
 
     def partitions(self, name: str) -> int:
         """Return the number of partitions of a topic; 0 if there is none."""
+        return len(self._layout(name))
+
+    def _layout(self, name: str) -> Mapping[int, Any]:
+        """Return the partitions of a topic with their replicas; nothing if there is no such topic."""
         found = metadata_of(self._admin, self._address, ANSWER_S).topics
-        return len(found[name].partitions) if name in found else 0
+        partitions: Mapping[int, Any] = found[name].partitions if name in found else {}
+        return partitions
+
+    def _replicas(self, name: str) -> int | None:
+        return next((len(partition.replicas) for partition in self._layout(name).values()), None)
 
     def topic(
         self, name: str, partitions: int, replication: int, wanted: dict[str, str], *, alter: bool, grows: bool = True
@@ -189,11 +201,16 @@ class _Cluster:
         if added:
             new = self._words.NewPartitions(name, partitions)
             _only(self._admin.create_partitions([new], request_timeout=ANSWER_S))
-        wrong = self._wrong(name, wanted)
+        others = self._others(name, wanted)
+        wrong = {key: pair for key, pair in others.items() if not _fits(key, *pair)}
+        altered: tuple[str, ...] = ()
         if wrong and alter:
             self._alter(name, {key: needed for key, (_, needed) in wrong.items()})
-            return TopicReport(name, present + added, added=added, altered=tuple(wrong))
-        return TopicReport(name, present + added, added=added, wrong=wrong)
+            altered, wrong = tuple(wrong), {}
+        kept = {key: pair for key, pair in others.items() if _fits(key, *pair)}
+        return TopicReport(
+            name, present + added, added=added, wrong=wrong, altered=altered, kept=kept, replicas=self._replicas(name)
+        )
 
     def _create(self, name: str, partitions: int, replication: int, wanted: dict[str, str]) -> bool:
         """Make a topic; return False if there is one already."""
@@ -209,12 +226,12 @@ class _Cluster:
             return False
         return True
 
-    def _wrong(self, name: str, wanted: dict[str, str]) -> dict[str, tuple[str, str]]:
-        """Return the settings of an existing topic that the service cannot work with."""
+    def _others(self, name: str, wanted: dict[str, str]) -> dict[str, tuple[str, str]]:
+        """Return the settings of an existing topic that differ: each value, and the wanted one."""
         resource = self._words.ConfigResource(self._words.ResourceType.TOPIC, name)
         present = _only(self._admin.describe_configs([resource], request_timeout=ANSWER_S))
         found = {key: str(present[key].value) for key in wanted if key in present}
-        return {key: (value, wanted[key]) for key, value in found.items() if not _fits(key, value, wanted[key])}
+        return {key: (value, wanted[key]) for key, value in found.items() if value != wanted[key]}
 
     def _alter(self, name: str, settings: dict[str, str]) -> None:
         words = self._words
@@ -227,9 +244,7 @@ class _Cluster:
 
 
 def _fits(key: str, found: str, needed: str) -> bool:
-    """Return whether a value is as good as the one that is needed: a longer retention is."""
-    if found == needed:
-        return True
+    """Return whether another value is as good as the one that is needed: a longer retention is."""
     return key == "retention.ms" and needed != FOREVER and (found == FOREVER or int(found) >= int(needed))
 
 

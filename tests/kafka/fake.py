@@ -420,5 +420,8 @@ class FakeTransport:
             raise ClusterError("the cluster is down")
         return self.cluster.stamp()
 
+    def interrupt(self) -> None:
+        """Nothing waits."""
+
     def close(self) -> None:
         """Nothing is open."""

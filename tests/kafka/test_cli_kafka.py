@@ -74,6 +74,11 @@ def test_wrong_settings_are_named_and_changed_on_request(kafka: str, topic: Call
     other = invoke("kafka", "init", "--bootstrap", kafka, "--topic", name, "--partitions", "2")
     assert other.code == 0
     assert f"{name} has 3 partitions, not 2: --partitions is for a topic that is made" in other.err
+    short = invoke("kafka", "init", "--bootstrap", kafka, "--topic", name, "--replication", "2", "--retention", "1h")
+    assert short.code == 0
+    assert f"{name} has 1 copy of a partition, not 2: --replication is for a topic that is made" in short.err
+    assert f"{name} keeps its records for ever, longer than the 3600000 ms asked for, and stays so" in short.err
+    assert json.loads(short.out.splitlines()[0])["kept"] == {"retention.ms": {"is": "-1", "asked": "3600000"}}
 
 
 @pytest.mark.parametrize("example", [0, 1], ids=["at-least-once", "exactly-once"])

@@ -138,7 +138,7 @@ def test_a_property_without_a_value_is_refused_and_not_printed(seen: dict[str, A
         (["--in", "1", "--target", "m", "--lines", "--key", "k"], "", "--key and --target-key are for one record"),
         (["--in", "1", "--target", "m"], "", "BODY is missing, and stdin is empty"),
         (["--in", "1", "--target", "a b", "x"], None, "target is the name of a topic"),
-        (["--in", "1", "--target", "t", "x"], None, "which the delay service itself reads"),
+        (["--in", "1", "--target", "t", "x"], None, "which the service itself reads"),
         (["--in", "2d", "--horizon", "1d", "--target", "m", "x"], None, "the horizon is 86400 s"),
         (["--batch", "-"], '{"payload": "x", "in": 1}', "line 1: no target; nothing was sent"),
         (["--batch", "-"], '{"payload": "x", "target": "m"}', "line 1: no due time; nothing was sent"),

@@ -81,6 +81,7 @@ def test_the_target_is_a_topic_with_a_key_and_a_partition() -> None:
         ([("filewheel-due-ms", b"5"), ("scheduler-target-topic", b"a/b")], "not the name of a topic"),
         ([("filewheel-due-ms", b"5"), ("scheduler-target-topic", b"later")], "which the service itself reads"),
         ([("filewheel-due-ms", b"5"), ("scheduler-target-topic", b"later.cursor")], "which the service itself reads"),
+        ([("filewheel-due-ms", b"5"), ("scheduler-target-topic", b"later.dlt")], "puts what it cannot deliver"),
         ([("filewheel-due-ms", b"5"), ("scheduler-target-topic", b"__consumer_offsets")], "which is the brokers' own"),
         ([("filewheel-due-ms", b"5"), ("filewheel-target-partition", b"x")], "filewheel-target-partition is 'x'"),
         ([("filewheel-due-ms", b"5"), ("filewheel-target-partition", b"2147483648")], "a partition is below"),

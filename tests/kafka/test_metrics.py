@@ -138,6 +138,24 @@ def test_a_dead_target_stalls_the_partition_which_is_a_warning_with_the_reason()
     assert values(hands)["problems/warning"] == 1
 
 
+def test_a_unit_that_the_brokers_do_not_confirm_is_a_warning_until_they_do() -> None:
+    cluster = Cluster(partitions=1)
+    hands = a_node(cluster)
+    put(cluster, 1)
+    hands.settle_down()
+    hands.clock.advance(2)
+    hands.settle_down()
+    assert cluster.under_way
+    hands.clock.advance(9)
+    assert [p.kind for p in hands.node.health().problems] == []
+    hands.clock.advance(2)
+    (problem,) = hands.node.health().problems
+    assert (problem.kind, problem.severity, problem.partition) == ("unconfirmed", "warning", 0)
+    assert "for 11 s" in problem.reason
+    hands.run()
+    assert hands.node.health().problems == []
+
+
 @pytest.mark.parametrize("late_us", [[0], [-5, 0, 500, 501], [7_200_000_000, 3_600_000_000, 9], [1] * 50])
 def test_lateness_by_ids_is_that_of_each_message(late_us: list[int]) -> None:
     now_us = 1_800_000_000_000_000

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -15,11 +19,12 @@ import pytest
 
 from filewheel.errors import Locked, MissingTopic, NoBroker
 from filewheel.kafka import assemble
+from filewheel.kafka.node.service import DelayService
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.node.transport import Topics
 from filewheel.kafka.partition.data_lock import DataLock
-from tests.kafka.fake import Cluster, Log
-from tests.kafka.hands import Hands
+from tests.kafka.fake import Cluster, FakeTransport, Log
+from tests.kafka.hands import Disk, Hands, Rendering, understand
 from tests.support import FakeClock
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +44,73 @@ def test_a_question_that_the_client_never_answers_ends_with_an_error(monkeypatch
     asked = admin.Admin({"bootstrap.servers": "127.0.0.1:1"})
     with pytest.raises(NoBroker, match=r"delay: no answer after 0\.01 s"):
         asked.answer("delay", Future())
+
+
+class Passing(FakeClock):
+    """A second passes with each look at it."""
+
+    def steady_us(self) -> int:
+        self.advance(1)
+        return super().steady_us()
+
+
+@needs_client
+def test_a_question_about_many_partitions_waits_once_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from filewheel.kafka.client import admin
+
+    monkeypatch.setattr(admin, "SLICE_S", 0.001)
+    clock = Passing(0)
+    asked = admin.Admin({"bootstrap.servers": "127.0.0.1:1"}, clock)
+    done: Future[Any] = Future()
+    done.set_result(7)
+    answers = asked.answers("delay", {n: Future() for n in range(50)} | {50: done})
+    assert [str(answers[n]).startswith("delay: no answer after 25 s") for n in range(50)] == [True] * 50
+    assert answers[50] == 7
+    assert clock.now_us() <= (admin.LIMIT_S + 5) * 1_000_000
+
+
+@needs_client
+def test_a_question_that_waits_ends_when_the_service_stops_and_its_client_is_never_freed() -> None:
+    from filewheel.kafka.client import admin
+
+    asked = admin.Admin({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+    question: Future[Any] = Future()
+    asked.ask("delay", lambda client: {0: question})
+    client = weakref.ref(asked._made)
+    threading.Timer(0.1, asked.interrupt).start()
+    with pytest.raises(NoBroker, match="delay: the service stops"):
+        asked.answer("delay", question)
+    assert asked._made is None
+    gc.collect()
+    assert client() is not None
+    with pytest.raises(NoBroker):
+        asked.answer("delay", Future())
+
+
+def test_a_node_stops_while_the_brokers_owe_it_an_answer() -> None:
+    asked, interrupted = threading.Event(), threading.Event()
+
+    class Silent(FakeTransport):
+        def ranges(self, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+            asked.set()
+            interrupted.wait(120)
+            raise NoBroker("the service stops", hint="call again")
+
+        def interrupt(self) -> None:
+            interrupted.set()
+
+    transport = Silent(Cluster(partitions=1))
+    service = DelayService(transport, Disk().open, Rendering(), understand, Settings(), topics=transport.check())
+    running = threading.Thread(target=service.run)
+    running.start()
+    try:
+        assert asked.wait(60)
+        service.stop()
+        running.join(30)
+        assert not running.is_alive()
+    finally:
+        interrupted.set()
+        running.join()
 
 
 @needs_client

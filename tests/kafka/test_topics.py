@@ -23,8 +23,11 @@ class Slow(topics._Cluster):
     def _create(self, *_: Any) -> bool:
         return False
 
-    def _wrong(self, *_: Any) -> dict[str, tuple[str, str]]:
+    def _others(self, *_: Any) -> dict[str, tuple[str, str]]:
         return {}
+
+    def _replicas(self, name: str) -> int | None:
+        return 1
 
 
 def test_a_topic_of_another_administrator_is_waited_for_and_keeps_its_partitions(monkeypatch: Any) -> None:
@@ -42,7 +45,8 @@ def test_a_topic_that_stays_unknown_is_an_error_and_gets_no_partitions(monkeypat
 def test_a_topic_that_is_not_to_grow_keeps_its_partitions_whenever_it_becomes_known(monkeypatch: Any) -> None:
     monkeypatch.setattr(topics, "NEW_TOPIC_S", (0.0,) * 3)
     monkeypatch.setattr(topics._Cluster, "__init__", lambda self, config: setattr(self, "looks", 0))
-    monkeypatch.setattr(topics._Cluster, "_wrong", lambda *_: {})
+    monkeypatch.setattr(topics._Cluster, "_others", lambda *_: {})
+    monkeypatch.setattr(topics._Cluster, "_replicas", lambda *_: 1)
     monkeypatch.setattr(topics._Cluster, "_create", lambda *_: False)
 
     monkeypatch.setattr(topics, "client", lambda: _Words)
@@ -59,6 +63,35 @@ def test_a_topic_that_is_not_to_grow_keeps_its_partitions_whenever_it_becomes_kn
         left |= {"delays": hidden, "delays.cursor": 0, "delays.dlt": 0}
         made = topics.make_topics({}, topics.Policy("delays"), partitions=12, replication=1)
         assert [(report.partitions, report.added) for report in made] == [(4, 0)] * 3
+
+
+class Known(Slow):
+    """A topic that exists, with other settings and two copies."""
+
+    def __init__(self, found: dict[str, str]) -> None:
+        super().__init__(0)
+        self.found, self.altered = found, dict[str, str]()
+
+    def _others(self, name: str, wanted: dict[str, str]) -> dict[str, tuple[str, str]]:
+        return {key: (self.found[key], value) for key, value in wanted.items() if self.found[key] != value}
+
+    def _replicas(self, name: str) -> int | None:
+        return 2
+
+    def _alter(self, name: str, settings: dict[str, str]) -> None:
+        self.altered |= settings
+
+
+def test_a_longer_retention_than_the_one_asked_for_stays_and_is_said() -> None:
+    wanted = {"cleanup.policy": "delete", "retention.ms": "1000", "retention.bytes": "-1"}
+    for alter in (False, True):
+        known = Known({"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "5"})
+        report = known.topic("delays", 4, 3, wanted, alter=alter)
+        assert report.kept == {"retention.ms": ("-1", "1000")}
+        assert report.replicas == 2
+        assert known.altered == ({"retention.bytes": "-1"} if alter else {})
+        assert report.altered == (("retention.bytes",) if alter else ())
+        assert report.wrong == ({} if alter else {"retention.bytes": ("5", "-1")})
 
 
 class _Words:

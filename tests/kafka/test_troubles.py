@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,14 +122,6 @@ def test_a_disk_that_is_full_at_the_takeover_is_tried_again(monkeypatch: pytest.
     assert node.node.status()[0].reason == ""
 
 
-class _Answer:
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-
-    def result(self, timeout: float | None = None) -> _Answer:
-        return self
-
-
 @pytest.mark.parametrize("answers", [(0, -1001), (-1001, 5), (-1001, -1001)])
 def test_an_end_of_the_log_that_the_brokers_do_not_know_is_no_end(answers: tuple[int, int]) -> None:
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed: pip install 'filewheel[kafka]'")
@@ -138,8 +132,11 @@ def test_an_end_of_the_log_that_the_brokers_do_not_know_is_no_end(answers: tuple
     left = list(answers)
 
     class Answers:
-        def list_offsets(self, wanted: dict[Any, Any], **options: Any) -> dict[Any, _Answer]:
-            return {where: _Answer(left.pop(0)) for where in wanted}
+        def list_offsets(self, wanted: dict[Any, Any], **options: Any) -> dict[Any, Future[Any]]:
+            found: dict[Any, Future[Any]] = {where: Future() for where in wanted}
+            for future in found.values():
+                future.set_result(SimpleNamespace(offset=left.pop(0)))
+            return found
 
     admin = Admin(config)
     admin._made = Answers()

@@ -64,17 +64,44 @@ def init(
             retention_s=None if retention is None else retention / US_PER_S, alter=alter,
         )  # fmt: skip
     _print(out, made)
-    asked = click.get_current_context().get_parameter_source("partitions") is not click.core.ParameterSource.DEFAULT
-    for report in made:
-        # Not the dead letters', which has one: the delay topic alone is made with this number.
-        if asked and report.name == cluster.topic and report.partitions != partitions:
+    delays = made[:-1] if levels else made[:1]
+    if _is_given("partitions"):
+        _say_partitions_stay(out, delays, partitions)
+    _say_what_stays(out, made, replication)
+    wrong = sum(len(report.wrong) for report in made)
+    if wrong:
+        raise Failure("partly", f"{count(wrong, 'setting is', 'settings are')} wrong", hint="--alter changes them")
+
+
+def _is_given(option: str) -> bool:
+    source = click.get_current_context().get_parameter_source(option)
+    return source is not click.core.ParameterSource.DEFAULT
+
+
+def _say_partitions_stay(out: Output, delays: list[TopicReport], partitions: int) -> None:
+    for report in delays:
+        if report.partitions != partitions:
             out.warn(
                 f"{report.name} has {count(report.partitions, 'partition')}, not {partitions:,}: --partitions is for a "
                 "topic that is made, and changes none that exists"
             )
-    wrong = sum(len(report.wrong) for report in made)
-    if wrong:
-        raise Failure("partly", f"{count(wrong, 'setting is', 'settings are')} wrong", hint="--alter changes them")
+
+
+def _say_what_stays(out: Output, made: list[TopicReport], replication: int | None) -> None:
+    """Warn of what was asked for and changes nothing, because the topics exist."""
+    for report in made:
+        if replication is not None and report.replicas not in (None, replication):
+            out.warn(
+                f"{report.name} has {count(report.replicas or 0, 'copy', 'copies')} of a partition, not {replication}: "
+                "--replication is for a topic that is made; kafka-reassign-partitions changes one that exists"
+            )
+        if "retention.ms" in report.kept:
+            found, asked = report.kept["retention.ms"]
+            kept = "for ever" if found == "-1" else f"for {found} ms"
+            out.warn(
+                f"{report.name} keeps its records {kept}, longer than the {asked} ms asked for, and stays so; "
+                f"kafka-configs --alter --add-config retention.ms={asked} shortens it"
+            )
 
 
 def _print(out: Output, made: list[TopicReport]) -> None:
@@ -87,6 +114,7 @@ def _print(out: Output, made: list[TopicReport]) -> None:
                     "is_new": report.is_new,
                     "added": report.added,
                     "altered": list(report.altered),
+                    "kept": {key: {"is": found, "asked": asked} for key, (found, asked) in report.kept.items()},
                     "wrong": {key: {"is": found, "needs": needed} for key, (found, needed) in report.wrong.items()},
                 }
             )

@@ -1,41 +1,52 @@
 """The administrator's client of a transport: made at the first question, and kept as long as it is of use.
 
 A client that lived only for one question crashed a process now and then, and a question that librdkafka never answers
-held a node up for ever. A client that fails may fail for good: after a restart of a leader one kept its old epoch, and
-no partition of it was served. So another takes its place, unless it says only that no broker answers, or that this
-user may not ask.
-Invariant: no question waits longer than LIMIT_S; one client is asked at a time.
+held a node up for ever; a client that owes an answer is left alone until the process ends. A client that fails may fail
+for good: after a restart of a leader one kept its old epoch, and no partition of it was served. So another takes its
+place, unless it says only that no broker answers, or that this user may not ask.
+Invariant: no question waits longer than LIMIT_S, however many answers it has, and none after `interrupt`; one client
+is asked at a time.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import wait
 from typing import Any
 
 from filewheel.bridges.extra import need
+from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import ClusterError, NoBroker, NotAllowed
+from filewheel.kafka.client.kept import never_free
 from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made, metadata_of
+from filewheel.message import US_PER_S
 
 ANSWER_S = 10.0
 """How long the brokers may take."""
 LIMIT_S = 25.0
 """How long the client may take. It should be done after ANSWER_S; after a leader was killed, some questions never are,
 and the partition waits for as long."""
+SLICE_S = 0.2
+"""How soon a question that waits sees an interruption."""
 
 
 class Admin:
     """Questions to the cluster. Thread-safe."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], clock: Clock = SYSTEM_CLOCK) -> None:
         """Raises BadArgument when confluent-kafka is not installed."""
         self.words: Any = need("confluent_kafka.admin", "kafka")
         self._client = client()
         self._config = {**config, "error_cb": heard}
+        self._clock = clock
         self._lock = threading.Lock()
         self._made: Any = None
-        self._stuck: list[Any] = []
-        """Clients that owe an answer: the end of one waits for it."""
+        self._is_interrupted = threading.Event()
+
+    def interrupt(self) -> None:
+        """Let all questions end with NoBroker within SLICE_S: the service stops. From any thread."""
+        self._is_interrupted.set()
 
     def topics(self, what: str, timeout_s: float = ANSWER_S) -> Any:
         """Return the brokers and all topics. Raises ClusterError."""
@@ -48,17 +59,37 @@ class Admin:
         except self._client.KafkaException as exc:
             raise self._failed(cluster_error(error_of(exc), what)) from exc
 
+    def answers(self, what: str, asked: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Return an answer, or its ClusterError, for each part of a question. Waits for all of them for LIMIT_S."""
+        self._wait(asked)
+        return {part: self._answer_or_error(what, future) for part, future in asked.items()}
+
     def answer(self, what: str, future: Any) -> Any:
-        """Return an answer. Raises ClusterError."""
-        try:
-            return future.result(LIMIT_S)
-        except TimeoutError:
+        """Return the answer to a question that has one part. Raises ClusterError."""
+        found = self.answers(what, {what: future})[what]
+        if isinstance(found, ClusterError):
+            raise found
+        return found
+
+    def _wait(self, asked: Mapping[Any, Any]) -> None:
+        end_us = self._clock.steady_us() + round(LIMIT_S * US_PER_S)
+        left = set(asked.values())
+        while left and self._clock.steady_us() < end_us and not self._is_interrupted.is_set():
+            left = wait(left, SLICE_S).not_done
+        if left:  # the client owes an answer, and its end would wait for it
             with self._lock:
-                self._stuck.append(self._made)
+                if self._made is not None:
+                    never_free(self._made)
                 self._made = None
-            raise NoBroker(f"{what}: no answer after {LIMIT_S:g} s", hint="check whether the brokers run") from None
+
+    def _answer_or_error(self, what: str, future: Any) -> Any:
+        if not future.done():
+            why = "the service stops" if self._is_interrupted.is_set() else f"no answer after {LIMIT_S:g} s"
+            return NoBroker(f"{what}: {why}", hint="check whether the brokers run")
+        try:
+            return future.result()
         except self._client.KafkaException as exc:
-            raise self._failed(cluster_error(error_of(exc), what)) from exc
+            return self._failed(cluster_error(error_of(exc), what))
 
     def _failed(self, error: ClusterError) -> ClusterError:
         """Let the next question make another client, if that may help."""

@@ -165,6 +165,10 @@ class ConfluentTransport:
         """Return the timestamp of the first record at or after an offset. Raises ClusterError."""
         return self._log_watcher().timestamp_at(partition, offset)
 
+    def interrupt(self) -> None:
+        """Let questions to the brokers end without an answer."""
+        self._admin.interrupt()
+
     def close(self) -> None:
         """Close all clients but the source. What was sent gets some seconds to arrive."""
         if self._pool is not None:

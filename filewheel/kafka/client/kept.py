@@ -25,6 +25,11 @@ def keepable(kind: Callable[..., Any], *args: Any, **more: Any) -> Any:
     return made
 
 
+def never_free(one: Any) -> None:
+    """Keep a client until the process ends: its end would wait for an answer that may never come."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+
+
 @functools.cache
 def _referable(kind: Callable[..., Any]) -> Any:
     """Return a class of the same instances that can be referred to weakly: those of the C module cannot."""
@@ -35,7 +40,7 @@ def _referable(kind: Callable[..., Any]) -> Any:
 
 def _in_child() -> None:
     for one in list(_open):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+        never_free(one)
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -57,14 +57,11 @@ class LogWatcher:
         )
         found = {}
         failed: ClusterError | None = None
-        for where, future in asked.items():
-            try:
-                offset = self._answer(future).offset
-            except ClusterError as exc:
-                failed = exc
-                continue
-            if offset >= 0:  # mutant: kafka-unknown-offset
-                found[where.partition] = offset
+        for where, answer in self._admin.answers(self._topic, asked).items():
+            if isinstance(answer, ClusterError):
+                failed = answer
+            elif answer.offset >= 0:  # mutant: kafka-unknown-offset
+                found[where.partition] = answer.offset
         if failed is not None and not found:
             raise failed
         return found
@@ -76,7 +73,7 @@ class LogWatcher:
         resource = self._words.ConfigResource(self._words.ResourceType.TOPIC, self._topic)
         (asked,) = self._asked(lambda admin: admin.describe_configs([resource], request_timeout=ANSWER_S)).values()
         try:
-            value = int(self._answer(asked)["retention.ms"].value)
+            value = int(self._admin.answer(self._topic, asked)["retention.ms"].value)
         except NotAllowed as exc:
             self._may_ask = False
             log.info("%s; so nothing is said when the retention is too short", exc)
@@ -85,9 +82,6 @@ class LogWatcher:
 
     def _asked(self, ask: Callable[[Any], Any]) -> Any:
         return self._admin.ask(self._topic, ask)
-
-    def _answer(self, future: Any) -> Any:
-        return self._admin.answer(self._topic, future)
 
     def timestamp_at(self, partition: int, offset: int) -> int | None:
         """Return the timestamp of the first record at or after an offset, in ms. Raises ClusterError."""

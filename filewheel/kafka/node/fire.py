@@ -147,6 +147,8 @@ class Firing:
         self._is_full = marker.is_full(wheel.ingested)
         self._back_off_us = BACK_OFF_US
         self._retry_at_us = 0
+        self._sent_at_us = 0
+        """When the last send began."""
         self._is_holding = False
         """A unit failed, and is tried again: one line of the log says so."""
 
@@ -165,6 +167,10 @@ class Firing:
     def is_sending(self) -> bool:
         """Whether an outcome is still to come."""
         return self.stage is Stage.SENDING
+
+    def waits_us(self, steady_us: int) -> int:
+        """Return for how long a unit that is under way has had no answer; 0 if none is. From any thread."""
+        return max(steady_us - self._sent_at_us, 0) if self.stage is Stage.SENDING else 0
 
     @property
     def needs_sink(self) -> bool:
@@ -187,7 +193,7 @@ class Firing:
     def step(self, now_us: int, steady_us: int) -> bool:
         """Begin a unit of what is due, or repeat one that failed; return whether something was sent."""
         if self.stage is Stage.BACKING_OFF and steady_us >= self._retry_at_us:
-            self._send()
+            self._send(steady_us)
             return True
         if self.stage is not Stage.IDLE:
             return False
@@ -196,7 +202,7 @@ class Firing:
             return False
         self._unit = unit
         self.counts.units += 1
-        self._send()
+        self._send(steady_us)
         return True
 
     def ended(self, sink: Sink, outcome: Outcome, now_us: int, steady_us: int) -> None:
@@ -217,7 +223,7 @@ class Firing:
         replaced = [self._replace(unit, unit.sent[n], refusal, now_us) for n, refusal in outcome.refused.items()]
         unit.left = again
         if any(replaced):
-            self._send()
+            self._send(steady_us)
             return
         if not self._is_holding:
             self._is_holding = True
@@ -273,9 +279,10 @@ class Firing:
         records = self._rendering.outgoing(self.partition, messages, fired_ms)
         return _Unit(chunk, records, after, list(range(len(records))))
 
-    def _send(self) -> None:
+    def _send(self, steady_us: int) -> None:
         unit = self._unit
         assert unit is not None
+        self._sent_at_us = steady_us  # before the stage: another thread reads both
         self.stage = Stage.SENDING
         unit.sent = unit.left
         # `low` as it is now: what this unit holds is pending until it is settled, so it is at most too small.

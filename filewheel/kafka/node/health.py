@@ -20,6 +20,8 @@ from filewheel.message import US_PER_S
 
 SILENT_S = 30.0
 """A thread of the service that made no turn for so long is stuck. Brokers that gave no answer for so long are away."""
+UNCONFIRMED_S = 10.0
+"""A unit that had no answer for so long is reported. One that goes well has it in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,8 @@ class Problem:
     """One thing that is not as it should be."""
 
     kind: str
-    """A short name for it: `failed`, `disk_full`, `waits_for_cluster`, `stalled`, `retention`, `stuck`, `clock`,
-    `no_answer`."""
+    """A short name for it: `failed`, `disk_full`, `waits_for_cluster`, `stalled`, `unconfirmed`, `retention`,
+    `stuck`, `clock`, `no_answer`."""
     severity: Literal["failing", "warning"]
     reason: str
     partition: int | None = None
@@ -57,7 +59,8 @@ def health_of(
     figures: Mapping[int, LogFigures],
     silent_s: Mapping[str, float],
     clock: ClockGuard,
-    brokers: tuple[float, str] | None = None,
+    brokers: tuple[float, str] | None,
+    steady_us: int,
 ) -> Health:
     """Return the health of a node: of its partitions, its logs and its threads.
 
@@ -74,11 +77,11 @@ def health_of(
         reason = f"the clock of this node is {(clock.offset_us or 0) / US_PER_S:+.1f} s off the brokers'"
         problems.append(Problem("clock", "warning" if clock.may_fire else "failing", reason))
     for one in owned:
-        problems += _problems_of(one, figures.get(one.partition))
+        problems += _problems_of(one, figures.get(one.partition), steady_us)
     return Health(problems)
 
 
-def _problems_of(owned: Owned, figures: LogFigures | None) -> Iterator[Problem]:
+def _problems_of(owned: Owned, figures: LogFigures | None, steady_us: int) -> Iterator[Problem]:
     partition, error, firing = owned.partition, owned.error, owned.firing
     if owned.state is State.FAILED:
         yield Problem("failed", "failing", str(error), partition)
@@ -88,6 +91,10 @@ def _problems_of(owned: Owned, figures: LogFigures | None) -> Iterator[Problem]:
         yield Problem("waits_for_cluster", "failing", str(error), partition)
     if firing is not None and firing.stage is Stage.BACKING_OFF:
         yield Problem("stalled", "warning", firing.reason, partition)
+    waits_s = 0.0 if firing is None else firing.waits_us(steady_us) / US_PER_S
+    if waits_s > UNCONFIRMED_S:  # mutant: kafka-unconfirmed-unseen
+        reason = f"the brokers have not confirmed a unit for {waits_s:.0f} s; the records behind it wait"
+        yield Problem("unconfirmed", "warning", reason, partition)
     if figures is not None and figures.is_short:
         when = (
             "the log deleted"

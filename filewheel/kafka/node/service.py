@@ -198,7 +198,7 @@ class Node:
         now_us = self._clock.steady_us()
         silent_s = {name: (now_us - at_us) / US_PER_S for name, at_us in self._turned_us.items()}
         owned = sorted(self.owner.owned.values(), key=lambda o: o.partition)
-        return health_of(owned, self.watch.figures(), silent_s, self.clock_guard, self.watch.silent())
+        return health_of(owned, self.watch.figures(), silent_s, self.clock_guard, self.watch.silent(), now_us)
 
     def _followed(self) -> Mapping[int, int]:
         return {} if self.standby is None else self.standby.positions()
@@ -309,6 +309,7 @@ class DelayService:
         while not self._stop.wait(WAKE_S):  # mutant: kafka-signal-unheard
             pass
         self.node.watch.end()
+        self._transport.interrupt()  # mutant: kafka-stop-waits-for-answers
         while poll.is_alive():  # gives the partitions away: fire and intake are still needed
             poll.join(WAKE_S)
         self._ended = True

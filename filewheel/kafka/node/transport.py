@@ -234,4 +234,7 @@ class Transport(Protocol):
         Raises ClusterError.
         """
 
+    def interrupt(self) -> None:
+        """Let questions that wait for an answer end with NoBroker, soon, and all later ones: the node stops."""
+
     def close(self) -> None: ...

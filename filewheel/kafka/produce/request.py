@@ -13,7 +13,7 @@ from filewheel.env import Clock
 from filewheel.errors import BadArgument
 from filewheel.journal.columns import At, Delay
 from filewheel.kafka.records import headers as h
-from filewheel.kafka.records.options import INTERNAL_TOPICS, TOPIC_CHARS_MAX, Policy, is_topic
+from filewheel.kafka.records.options import TOPIC_CHARS_MAX, Policy, is_topic
 from filewheel.kafka.records.record import Outgoing
 from filewheel.message import US_PER_S
 from filewheel.timespec import delay_us, due_from
@@ -97,10 +97,8 @@ class Requests:
                 f"target is the name of a topic, not {shown(target)}",
                 hint=f"1 to {TOPIC_CHARS_MAX} letters, digits, `.`, `_` and `-`",
             )
-        if target in (self._policy.topic, self._policy.marker_topic):
-            raise BadArgument(f"target is {target!r}, which the delay service itself reads")
-        if target in INTERNAL_TOPICS:
-            raise BadArgument(f"target is {target!r}, which is the brokers' own")
+        if reason := self._policy.not_a_target(target):
+            raise BadArgument(f"target is {target!r}, {reason}")
         return target.encode()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from filewheel.kafka.records.options import INTERNAL_TOPICS, Policy, is_topic
+from filewheel.kafka.records.options import Policy, is_topic
 from filewheel.kafka.records.record import NO_TIMESTAMP, Headers, Record
 from filewheel.message import DUE_END_US
 
@@ -201,10 +201,8 @@ def _target(found: Mapping[str, bytes | None], policy: Policy) -> str:
             return policy.default_target
         raise Malformed(f"{_NO_TARGET}: no header {TARGET_TOPIC}, and the service has no default")
     topic = _topic_of(found[TARGET_TOPIC])
-    if topic in (policy.topic, policy.marker_topic):
-        raise Malformed(f"{TARGET_TOPIC} is {topic}, which the service itself reads")
-    if topic in INTERNAL_TOPICS:  # mutant: kafka-internal-target
-        raise Malformed(f"{TARGET_TOPIC} is {topic}, which is the brokers' own")
+    if reason := policy.not_a_target(topic):
+        raise Malformed(f"{TARGET_TOPIC} is {topic}, {reason}")
     return topic
 
 

@@ -76,11 +76,10 @@ class Policy:
                     f"{name} is the name of a topic, not {shown(topic)}",
                     hint=f"1 to {TOPIC_CHARS_MAX} letters, digits, `.`, `_` and `-`",
                 )
-        for name in names[1:]:
-            if getattr(self, name) in (self.topic, self.marker_topic):
-                raise BadArgument(f"{name} is {getattr(self, name)!r}, which this service itself reads")
-            if getattr(self, name) in INTERNAL_TOPICS:
-                raise BadArgument(f"{name} is {getattr(self, name)!r}, which is the brokers' own")
+        reasons = (self._not_written(self.dead_letter_topic), self.not_a_target(self.default_target))
+        for name, reason in zip(names[1:], reasons, strict=True):
+            if reason:
+                raise BadArgument(f"{name} is {getattr(self, name)!r}, {reason}")
         if self.horizon_s is not None:
             check_number("horizon_s", self.horizon_s)
         check_choice("on_horizon", self.on_horizon, ("dead-letter", "roll"))
@@ -97,6 +96,19 @@ class Policy:
                 raise BadArgument(f"keyed and {name}='put-back' exclude each other", hint="retry or dead-letter")
         if self.keyed and self.on_horizon == "roll":
             raise BadArgument("keyed and on_horizon='roll' exclude each other", hint="dead-letter")
+
+    def not_a_target(self, topic: str) -> str:
+        """Return why nothing may be sent to a topic; empty if it may be a target."""
+        if topic == self.dead_letter_topic:  # mutant: kafka-dead-letter-target
+            return "where the service puts what it cannot deliver"
+        return self._not_written(topic)
+
+    def _not_written(self, topic: str) -> str:
+        if topic in (self.topic, self.marker_topic):
+            return "which the service itself reads"
+        if topic in INTERNAL_TOPICS:  # mutant: kafka-internal-target
+            return "which is the brokers' own"
+        return ""
 
     @property
     def for_missing_target(self) -> Policy:
