@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.chromium import Chromium, executable
 from tests.support import REPO
 
 CONFIG = REPO / ".ci" / "site" / "mkdocs.yml"
@@ -34,13 +34,14 @@ def test_each_page_is_in_the_navigation() -> None:
     assert {page.name for page in (REPO / "docs").glob("*.md")} <= named
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("mkdocs") is None, reason="mkdocs is not installed: `make docs` installs it"
-)
-def test_a_link_to_a_heading_that_there_is_not_ends_the_build(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """Build the site with one link to nowhere; return how that ended, and the site."""
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed: `make docs` installs it")
+    tmp_path = tmp_path_factory.mktemp("site")
     for name in (".ci/site", "docs"):
         shutil.copytree(REPO / name, tmp_path / name)
-    for name in ("README.md", "CHANGELOG.md", "data", "tests", "filewheel"):
+    for name in ("README.md", "CHANGELOG.md", ".github", "data", "tests", "filewheel"):
         (tmp_path / name).symlink_to(REPO / name)
     faq = tmp_path / "docs" / "faq.md"
     faq.write_text(faq.read_text("utf-8") + "\n[nowhere](glossary.md#no-such-word)\n", "utf-8")
@@ -48,5 +49,37 @@ def test_a_link_to_a_heading_that_there_is_not_ends_the_build(tmp_path: Path) ->
         [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", tmp_path / ".ci/site/mkdocs.yml"],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
+    return build, tmp_path / "site"
+
+
+def test_a_link_to_a_heading_that_there_is_not_ends_the_build(
+    built: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    build, _ = built
     assert build.returncode == 1
-    assert "no-such-word" in build.stderr
+    warnings = [line for line in build.stderr.splitlines() if line.startswith("WARNING")]
+    assert len(warnings) == 1
+    assert "no-such-word" in warnings[0]
+
+
+def test_the_list_for_programs_has_each_page_with_a_sentence(
+    built: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    _, site = built
+    listed = re.findall(r"^- \[.+\]\((.+)\): (.+\.)$", (site / "llms.txt").read_text("utf-8"), re.MULTILINE)
+    pages = {str(page.relative_to(site)) for page in [*site.glob("*.html"), *(site / "api").glob("*.html")]}
+    assert {name for name, _ in listed} == pages - {"404.html"}
+    assert len(listed) == len({about for _, about in listed})
+
+
+def test_the_search_finds_an_option_by_its_dashes(built: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    if executable() is None:
+        pytest.skip("no Chromium is installed")
+    _, site = built
+    with Chromium() as browser:
+        browser.open(f"file://{site}/faq.html")
+        browser.run("document.querySelector('.md-search__input').focus()")
+        browser.fill(".md-search__input", "--keep-going")
+        browser.wait("document.querySelectorAll('.md-search-result__item').length > 0")
+        assert "keep-going" in browser.text(".md-search-result__list")
+        assert browser.complaints() == []

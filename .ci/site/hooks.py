@@ -6,9 +6,9 @@ Owns: their text, the links that lead out of docs/, and llms.txt. Invariant: not
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _WIDTH: Any = {"max_content_width": 80, "terminal_width": 80}
 _SHIM_SOURCE = re.compile(r'src="https://[^"]+/iframe-worker/shim"')
 _SHIM = Path(__file__).with_name("iframe-worker.js")
+_SEARCH = Path(__file__).with_name("search.js")
+log = logging.getLogger("mkdocs.hooks.filewheel")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -66,16 +68,35 @@ def on_post_page(output: str, page: Any, config: MkDocsConfig) -> str:
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Write llms.txt: each page with its first sentence, for readers that are programs."""
+    """Write what the theme does not: the script of the search, and llms.txt."""
     site = Path(config.site_dir)
-    shutil.copyfile(_SHIM, site / "assets" / _SHIM.name)
+    (site / "assets" / _SHIM.name).write_text(_SHIM.read_text("utf-8") + _SEARCH.read_text("utf-8"), "utf-8")
     missing = site / "404.html"  # a server shows it under any path
     missing.write_text(_SHIM_SOURCE.sub(f'src="/assets/{_SHIM.name}"', missing.read_text("utf-8")), "utf-8")
-    lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
-    for page in sorted((REPO / "docs").glob("*.md")):
-        title, about = _head(page.read_text("utf-8"))
-        lines.append(f"- [{title}]({page.stem}.html): {about}")
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}", *_for_programs(config)]
     (site / "llms.txt").write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def _for_programs(config: MkDocsConfig) -> list[str]:
+    """Return a line for each page of the navigation, with a sentence about it, for readers that are programs."""
+    about = config.extra["about"]
+    lines = []
+
+    def add(entries: list[Any]) -> None:
+        for entry in entries:
+            title, where = next(iter(entry.items())) if isinstance(entry, dict) else ("", entry)
+            if isinstance(where, list):
+                lines.extend(["", f"## {title}", ""] if entry in config.nav else [])
+                add(where)
+                continue
+            title = title or _head((REPO / "docs" / where).read_text("utf-8"))
+            if where not in about:
+                log.warning("mkdocs.yml has no sentence about %s for llms.txt", where)
+            lines.append(f"- [{title}]({where.removesuffix('.md')}.html): {about.get(where, '')}")
+
+    lines.append("")
+    add(config.nav)
+    return lines
 
 
 def _outside_fences(markdown: str, change: Any) -> str:
@@ -98,12 +119,9 @@ def _moved_into_docs(markdown: str) -> str:
     return _outside_fences(markdown, seen)
 
 
-def _head(markdown: str) -> tuple[str, str]:
+def _head(markdown: str) -> str:
     title = re.search(r"^# (.*)$", markdown, re.MULTILINE)
-    prose = [part for part in markdown.split("\n\n")[1:] if part[:1].isalnum()]
-    about = " ".join(prose[0].split()) if prose else ""
-    about = _LINK.sub(lambda link: link[2], about)
-    return (title[1] if title else "", re.split(r"(?<=[.:]) ", about)[0].rstrip(":"))
+    return title[1] if title else ""
 
 
 def _commands() -> str:
@@ -128,7 +146,7 @@ def _decisions() -> str:
     """Return the list of the decisions."""
     lines = ["# Decisions", "", "Each is a page at most: the context, the decision, what else was considered.", ""]
     for page in sorted((REPO / "docs" / "adr").glob("*.md")):
-        title, _ = _head(page.read_text("utf-8"))
+        title = _head(page.read_text("utf-8"))
         lines.append(f"- [{title}](adr/{page.name})")
     return "\n".join(lines) + "\n"
 
