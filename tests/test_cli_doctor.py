@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from cli.doctor import flushes, place
+from cli.commands import doctor
+from cli.doctor import flushes, place, versions
 from filewheel import Keeper, Scheduler, Wheel, add_backup
 from filewheel.format.sealed import seal
 from tests.cli_support import Fw, finish, invoke, on_terminal, start
@@ -52,6 +53,17 @@ def populate(path: Path) -> None:
             wheel.enqueue(b"my-payload", topic="my-topic")
         for message in keeper.claim():
             keeper.bury(message, reason="my-value")
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_an_installation_without_a_compiler_is_told_how_to_get_the_loops_in_c(
+    monkeypatch: pytest.MonkeyPatch, is_compiled: bool
+) -> None:
+    monkeypatch.setattr(versions, "COMPILED", is_compiled)
+    monkeypatch.delenv("FILEWHEEL_PURE", raising=False)
+    shown = doctor._software(versions.versions())
+    assert ("loops in C;" in shown[0]) is is_compiled
+    assert ("--force-reinstall --no-cache-dir" in shown[-1]) is not is_compiled
 
 
 def tree(path: Path) -> dict[str, tuple[int, bytes]]:

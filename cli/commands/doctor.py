@@ -10,7 +10,7 @@ from ..bench.verdict import DISKS, disk_of, duration
 from ..doctor.flushes import measure_flushes
 from ..doctor.place import hidden, place_of
 from ..doctor.state import State
-from ..doctor.versions import versions
+from ..doctor.versions import NOT_COMPILED, versions
 from ..failure import Failure
 from ..show.output import Output
 from ..show.text import count, safe, size, wrap
@@ -83,6 +83,12 @@ def _print(out: Output, report: dict[str, Any]) -> None:
                 label = ""
 
 
+_COMPILE = (
+    "loops in C are several times faster: install gcc and Python's headers, then "
+    "`pip install --force-reinstall --no-cache-dir filewheel`"
+)
+
+
 def _software(found: dict[str, Any]) -> list[str]:
     gil = "" if found["gil"] else ", without GIL"
     return [
@@ -90,6 +96,7 @@ def _software(found: dict[str, Any]) -> list[str]:
         f"{found['system']}; {found['libc'] or 'libc not known'}; {count(found['cores'], 'core')}; "
         f"at most {count(found['open_files_max'], 'open file')}",
         ", ".join(f"{name} {version or 'of no known version'}" for name, version in found["libraries"].items()),
+        *([_COMPILE] if found["loops"] == NOT_COMPILED else []),
     ]  # fmt: skip
 
 

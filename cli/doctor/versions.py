@@ -19,6 +19,9 @@ _NEEDED = ("msgpack", "portalocker", "click", "wcwidth")
 _OPTIONAL = ("uvloop", "tzdata", "prometheus-client", "opentelemetry-api", "confluent-kafka", "starlette", "uvicorn")
 
 
+NOT_COMPILED = "Python (not compiled)"
+
+
 def versions() -> dict[str, Any]:
     """Return the versions; null for a library without metadata. Cost: reads the metadata of each library."""
     return {
@@ -36,7 +39,7 @@ def versions() -> dict[str, Any]:
 
 
 def _why_python() -> str:
-    return "Python (FILEWHEEL_PURE is set)" if os.environ.get("FILEWHEEL_PURE") else "Python (not compiled)"
+    return "Python (FILEWHEEL_PURE is set)" if os.environ.get("FILEWHEEL_PURE") else NOT_COMPILED
 
 
 def _version(name: str) -> str | None:
