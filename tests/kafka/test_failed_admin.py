@@ -7,7 +7,6 @@ question about one partition, and the take-over was tried again with the same cl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -18,52 +17,67 @@ from filewheel.errors import ClusterError, NoBroker, NotAllowed
 from filewheel.kafka.client.admin import Admin
 from filewheel.kafka.client.log_watcher import LogWatcher
 from filewheel.kafka.client.reader import LogReader
+from tests.support import FakeClock
 
 CONFIG = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 READING = {**CONFIG, "group.id": "nobody"}
 
 
+class Fenced:
+    """A client; the first one has the old epoch of the leader for good."""
+
+    made: list[Any]
+
+    def __init__(self, config: Any, **more: Any) -> None:
+        self.made.append(self)
+        self.is_fenced = len(self.made) == 1
+        self.listed = 0
+
+    def fail(self) -> None:
+        if self.is_fenced:
+            kafka = pytest.importorskip("confluent_kafka")
+            raise kafka.KafkaException(kafka.KafkaError(kafka.KafkaError.FENCED_LEADER_EPOCH))
+
+    def get_watermark_offsets(self, where: Any, timeout: float) -> tuple[int, int]:
+        self.fail()
+        return (3, 7)
+
+    def list_topics(self, timeout: float) -> None:
+        self.listed += 1
+
+    def describe_configs(self, asked: list[Any], **more: Any) -> dict[Any, Future[Any]]:
+        future: Future[Any] = Future()
+        try:
+            self.fail()
+            future.set_result({"retention.ms": SimpleNamespace(value="9")})
+        except Exception as exc:
+            future.set_exception(exc)
+        return dict.fromkeys(asked, future)
+
+    def close(self) -> None: ...
+
+
 @pytest.fixture
-def admins(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Let the first client have the old epoch of the leader for good; return the clients that were made."""
-    confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
-    admin = pytest.importorskip("confluent_kafka.admin")
-    made: list[Any] = []
-
-    class Fenced:
-        def __init__(self, config: Any, **more: Any) -> None:
-            made.append(self)
-            self.is_fenced = len(made) == 1
-
-        def list_offsets(self, asked: dict[Any, Any], **more: Any) -> dict[Any, Future[Any]]:
-            return {where: self.answer() for where in asked}
-
-        def answer(self) -> Future[Any]:
-            future: Future[Any] = Future()
-            if self.is_fenced:
-                error = confluent_kafka.KafkaError(confluent_kafka.KafkaError.FENCED_LEADER_EPOCH)
-                future.set_exception(confluent_kafka.KafkaException(error))
-            else:
-                future.set_result(SimpleNamespace(offset=7))
-            return future
-
-    monkeypatch.setattr(admin, "AdminClient", Fenced)
-    return made
+def clients(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Put such clients in the place of the real ones; return those that were made."""
+    kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    kind = type("Fenced", (Fenced,), {"made": []})
+    monkeypatch.setattr(kafka, "Consumer", kind)
+    monkeypatch.setattr(pytest.importorskip("confluent_kafka.admin"), "AdminClient", kind)
+    return kind.made  # type: ignore[attr-defined,no-any-return]
 
 
 @pytest.fixture
-def reader(admins: list[Any]) -> Iterator[LogReader]:
-    reader = LogReader(READING, Admin(CONFIG), "delay.cursor")
-    yield reader
-    reader.close()
+def reader(clients: list[Any]) -> LogReader:
+    return LogReader(READING, "delay.cursor")
 
 
-def test_a_takeover_that_failed_asks_for_the_log_s_end_with_a_new_client(admins: list[Any], reader: LogReader) -> None:
+def test_a_takeover_that_failed_asks_for_the_log_s_end_with_a_new_client(clients: list[Any], reader: LogReader) -> None:
     with pytest.raises(ClusterError, match="epoch"):
         reader.range_of("delay", 0)
-    assert reader.range_of("delay", 0) == (7, 7)
-    assert reader.range_of("delay", 0) == (7, 7)
-    assert len(admins) == 2
+    assert reader.range_of("delay", 0) == (3, 7)
+    assert reader.range_of("delay", 0) == (3, 7)
+    assert len(clients) == 2
 
 
 def answers(monkeypatch: pytest.MonkeyPatch, said: str) -> Admin:
@@ -99,10 +113,85 @@ def test_a_connection_that_ends_while_it_logs_in_is_a_broker_that_is_away(monkey
         answers(monkeypatch, said).topics("x:1", 0.01)
 
 
-def test_the_watch_of_the_log_goes_on_with_a_new_client(admins: list[Any]) -> None:
-    watcher = LogWatcher(READING, Admin(CONFIG), "delay")
+def test_the_watch_of_the_log_goes_on_with_a_new_client(clients: list[Any], reader: LogReader) -> None:
+    watcher = LogWatcher(READING, Admin(CONFIG), "delay", reader.range_of)
+    assert watcher.ranges([0, 1]) == {1: (3, 7)}
+    assert watcher.ranges([0, 1]) == {0: (3, 7), 1: (3, 7)}
+    assert len(clients) == 2
+
+
+def test_an_administrator_s_client_that_failed_is_replaced(clients: list[Any]) -> None:
+    watcher = LogWatcher(READING, Admin(CONFIG), "delay", lambda *_: (0, 0))
     with pytest.raises(ClusterError, match="epoch"):
-        watcher.ranges([0, 1])
-    assert watcher.ranges([0, 1]) == {0: (7, 7), 1: (7, 7)}
-    assert watcher.ranges([0]) == {0: (7, 7)}
-    assert len(admins) == 2
+        watcher.retention_ms()
+    assert watcher.retention_ms() == 9
+    assert len(clients) == 2
+
+
+def test_the_retention_is_asked_for_once_a_minute_and_of_the_controller_of_now(clients: list[Any]) -> None:
+    clock = FakeClock(0)
+    clients.append("the one with the old epoch")
+    watcher = LogWatcher(READING, Admin(CONFIG), "delay", lambda *_: (0, 0), clock)
+    for _ in range(5):
+        assert watcher.retention_ms() == 9
+        clock.advance(15)
+    assert [client.listed for client in clients[1:]] == [2]
+
+
+def slow(kind: type[Any], clock: FakeClock, waits: list[float]) -> Any:
+    """Return a client of which no question about a log's end has an answer in time."""
+
+    def get_watermark_offsets(self: Any, where: Any, timeout: float) -> Any:
+        kafka = pytest.importorskip("confluent_kafka")
+        clock.advance(timeout)
+        waits.append(timeout)
+        raise kafka.KafkaException(kafka.KafkaError(kafka.KafkaError._TIMED_OUT))
+
+    def list_topics(self: Any, topic: str, timeout: float) -> None:
+        looked.append(topic)
+
+    looked: list[str] = []
+    more = {"get_watermark_offsets": get_watermark_offsets, "list_topics": list_topics, "looked": looked}
+    return type("Slow", (kind,), {**more, "made": []})
+
+
+def test_an_end_that_the_brokers_do_not_say_in_time_is_an_error_also_of_many_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    clock, waits = FakeClock(0), list[float]()
+    monkeypatch.setattr(kafka, "Consumer", kind := slow(Fenced, clock, waits))
+    reader = LogReader(READING, "delay.cursor", clock)
+    with pytest.raises(NoBroker):
+        reader.range_of("delay", 0)
+    assert waits == [1, 2, 4, 3]
+    assert kind.looked == ["delay"] * 3  # the leader may be another one by now
+    waits.clear()
+    watcher = LogWatcher(READING, Admin(CONFIG), "delay", reader.range_of, clock)
+    with pytest.raises(NoBroker):
+        watcher.ranges(range(50))
+    assert sum(waits) == 10
+    reader.interrupt()
+    waits.clear()
+    with pytest.raises(NoBroker):
+        reader.range_of("delay", 0)
+    assert waits == [1]
+
+
+def test_partitions_that_had_no_answer_do_not_keep_the_others_from_one() -> None:
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    clock = FakeClock(0)
+
+    def range_of(topic: str, partition: int, limit_s: float) -> tuple[int, int]:
+        if partition < 20:
+            clock.advance(limit_s)
+            raise NoBroker("no answer", hint="call again")
+        return 0, partition
+
+    watcher = LogWatcher(READING, Admin(CONFIG), "delay", range_of, clock)
+    for _ in range(5):
+        try:
+            found = watcher.ranges(range(40))
+        except NoBroker:
+            continue
+    assert found == {partition: (0, partition) for partition in range(20, 40)}

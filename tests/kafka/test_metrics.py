@@ -8,7 +8,6 @@ import logging
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from filewheel import BadArgument
-from filewheel.errors import NoBroker, WheelFull
+from filewheel.errors import ClusterError, NoBroker, WheelFull
 from filewheel.kafka.node import listen
 from filewheel.kafka.node.health import Health, Problem
 from filewheel.kafka.node.listen import CLIENTS_MAX, Listener, address_of
@@ -343,21 +342,17 @@ def test_a_cluster_that_does_not_answer_leaves_the_last_figures(tmp_path: Path) 
     assert values(hands)["log_start_offset/0"] == 1
 
 
-def test_an_offset_that_the_brokers_do_not_know_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offset_that_the_brokers_do_not_know_is_left_out() -> None:
     pytest.importorskip("confluent_kafka")
-    from confluent_kafka import TopicPartition
-
     from filewheel.kafka.client.admin import Admin
     from filewheel.kafka.client.log_watcher import LogWatcher
 
-    watcher = LogWatcher({}, Admin({}), "delay")
-    future: Future[Any] = Future()
-    future.set_result(SimpleNamespace(offset=-1001))
-    known: Future[Any] = Future()
-    known.set_result(SimpleNamespace(offset=7))
-    answers = {TopicPartition("delay", 0): future, TopicPartition("delay", 1): known}
-    monkeypatch.setattr(watcher, "_asked", lambda ask: answers)
-    assert watcher.ranges([0, 1]) == {1: (7, 7)}
+    def range_of(topic: str, partition: int, limit_s: float) -> tuple[int, int]:
+        if partition == 0:
+            raise ClusterError("delay [0]: the brokers do not say where it ends", hint="call again")
+        return 7, 7
+
+    assert LogWatcher({}, Admin({}), "delay", range_of).ranges([0, 1]) == {1: (7, 7)}
 
 
 # -- health ---------------------------------------------------------------------------------------------------

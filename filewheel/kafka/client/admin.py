@@ -2,10 +2,9 @@
 
 A client that lived only for one question crashed a process now and then, and a question that librdkafka never answers
 held a node up for ever; a client that owes an answer is left alone until the process ends. A client that fails may fail
-for good: after a restart of a leader one kept its old epoch, and no partition of it was served. So another takes its
-place, unless it says only that no broker answers, or that this user may not ask.
-Invariant: no question waits longer than LIMIT_S, however many answers it has, and none after `interrupt`; one client
-is asked at a time.
+for good, so another takes its place, unless it says only that no broker answers, or that this user may not ask.
+No question here goes to the leader of a partition: reader.py says why.
+Invariant: no question waits longer than LIMIT_S, and none after `interrupt`; one client is asked at a time.
 """
 
 from __future__ import annotations
@@ -59,37 +58,26 @@ class Admin:
         except self._client.KafkaException as exc:
             raise self._failed(cluster_error(error_of(exc), what)) from exc
 
-    def answers(self, what: str, asked: Mapping[Any, Any]) -> dict[Any, Any]:
-        """Return an answer, or its ClusterError, for each part of a question. Waits for all of them for LIMIT_S."""
-        self._wait(asked)
-        return {part: self._answer_or_error(what, future) for part, future in asked.items()}
-
     def answer(self, what: str, future: Any) -> Any:
-        """Return the answer to a question that has one part. Raises ClusterError."""
-        found = self.answers(what, {what: future})[what]
-        if isinstance(found, ClusterError):
-            raise found
-        return found
-
-    def _wait(self, asked: Mapping[Any, Any]) -> None:
+        """Return an answer. Raises ClusterError."""
         end_us = self._clock.steady_us() + round(LIMIT_S * US_PER_S)
-        left = set(asked.values())
-        while left and self._clock.steady_us() < end_us and not self._is_interrupted.is_set():
-            left = wait(left, SLICE_S).not_done
-        if left:  # the client owes an answer, and its end would wait for it
-            with self._lock:
-                if self._made is not None:
-                    never_free(self._made)
-                self._made = None
-
-    def _answer_or_error(self, what: str, future: Any) -> Any:
-        if not future.done():
-            why = "the service stops" if self._is_interrupted.is_set() else f"no answer after {LIMIT_S:g} s"
-            return NoBroker(f"{what}: {why}", hint="check whether the brokers run")
+        while not future.done():
+            if self._is_interrupted.is_set() or self._clock.steady_us() >= end_us:
+                raise self._unanswered(what)
+            wait([future], SLICE_S)
         try:
             return future.result()
         except self._client.KafkaException as exc:
-            return self._failed(cluster_error(error_of(exc), what))
+            raise self._failed(cluster_error(error_of(exc), what)) from exc
+
+    def _unanswered(self, what: str) -> NoBroker:
+        """Leave the client alone for good: its end would wait for the answer."""
+        with self._lock:
+            if self._made is not None:
+                never_free(self._made)
+            self._made = None
+        why = "the service stops" if self._is_interrupted.is_set() else f"no answer after {LIMIT_S:g} s"
+        return NoBroker(f"{what}: {why}", hint="check whether the brokers run")
 
     def _failed(self, error: ClusterError) -> ClusterError:
         """Let the next question make another client, if that may help."""

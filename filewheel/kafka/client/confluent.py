@@ -168,6 +168,9 @@ class ConfluentTransport:
     def interrupt(self) -> None:
         """Let questions to the brokers end without an answer."""
         self._admin.interrupt()
+        with self._lock:
+            if self._reader is not None:
+                self._reader.interrupt()
 
     def close(self) -> None:
         """Close all clients but the source. What was sent gets some seconds to arrive."""
@@ -200,13 +203,14 @@ class ConfluentTransport:
     def _log_reader(self) -> LogReader:
         with self._lock:
             if self._reader is None:
-                self._reader = LogReader(self._reading("reader"), self._admin, self.cursor)
+                self._reader = LogReader(self._reading("reader"), self.cursor)
             return self._reader
 
     def _log_watcher(self) -> LogWatcher:
+        range_of = self._log_reader().range_of
         with self._lock:
             if self._watcher is None:
-                self._watcher = LogWatcher(self._reading("watch"), self._admin, self.topic)
+                self._watcher = LogWatcher(self._reading("watch"), self._admin, self.topic, range_of)
             return self._watcher
 
     def _reading(self, purpose: str) -> dict[str, Any]:

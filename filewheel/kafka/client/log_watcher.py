@@ -1,7 +1,6 @@
 """Asks how far the logs of the delay topic reach, how long they are kept, and when a record was written.
 
-Owns an administrator's client and a consumer, both made at the first question; a client that failed is replaced, as in
-reader.py. One thread asks at a time.
+Owns a consumer that is made at the first question. One thread asks at a time.
 Invariant: an offset that the brokers do not know now is left out, never reported as 0.
 """
 
@@ -12,15 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from filewheel.bridges.extra import need
+from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import ClusterError, NoBroker, NotAllowed
 from filewheel.kafka.client.admin import ANSWER_S, Admin
 from filewheel.kafka.client.group import READING, last_read
 from filewheel.kafka.client.trouble import client, cluster_error, error_of, log, made
 from filewheel.kafka.records.last_read import NO_EPOCH, LastRead
+from filewheel.message import US_PER_S
 
 RECORD_S = 5.0
 """How long a record may take to come."""
 POLL_S = 0.1
+RANGE_S = 2.0
+"""How long the ends of one log may take, of many."""
+RETENTION_S = 60.0
 _ONE_RECORD = {
     "queued.max.messages.kbytes": 1024, "max.partition.fetch.bytes": 4096, "queued.min.messages": 1,
     "fetch.queue.backoff.ms": 10,
@@ -32,56 +36,73 @@ fetches none for `fetch.queue.backoff.ms` (1 s), also of the next partition."""
 class LogWatcher:
     """The logs of one topic, looked at from outside."""
 
-    def __init__(self, config: Mapping[str, Any], admin: Admin, topic: str) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        admin: Admin,
+        topic: str,
+        range_of: Callable[[str, int, float], tuple[int, int]],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._client = client()
         self._words: Any = need("confluent_kafka.admin", "kafka")
         self._reading = {**READING, **config, "auto.offset.reset": "earliest", **_ONE_RECORD}
         self._admin = admin
         self._topic = topic
+        self._range_of = range_of
+        self._clock = clock
+        self._silent_partitions: set[int] = set()
+        """Those that had no answer at the last look. They are asked for after the others."""
         self._lock = threading.Lock()
         self._consumer: Any = None
         self._may_ask = True
+        self._retention_ms: int | None = None
+        self._known_until_us = 0
 
     def ranges(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Return the first offset and the one after the last, of each partition that is known. Raises ClusterError."""
-        starts = self._offsets(partitions, self._words.OffsetSpec.earliest())
-        ends = self._offsets(partitions, self._words.OffsetSpec.latest())
-        return {p: (start, ends[p]) for p, start in starts.items() if p in ends}
+        """Return the first offset and the one after the last, of each partition that is known.
 
-    def _offsets(self, partitions: Sequence[int], spec: Any) -> dict[int, int]:
-        wanted = {self._client.TopicPartition(self._topic, partition): spec for partition in partitions}
-        asked = self._asked(
-            lambda admin: admin.list_offsets(
-                wanted, isolation_level=self._client.IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_S
-            )
-        )
-        found = {}
+        Waits up to ANSWER_S for all of them together, and RANGE_S for one. Raises ClusterError if none is known.
+        """
+        found: dict[int, tuple[int, int]] = {}
         failed: ClusterError | None = None
-        for where, answer in self._admin.answers(self._topic, asked).items():
-            if isinstance(answer, ClusterError):
-                failed = answer
-            elif answer.offset >= 0:  # mutant: kafka-unknown-offset
-                found[where.partition] = answer.offset
+        end_us = self._clock.steady_us() + round(ANSWER_S * US_PER_S)
+        for partition in sorted(partitions, key=self._silent_partitions.__contains__):
+            if self._clock.steady_us() >= end_us:
+                break
+            try:
+                found[partition] = self._range_of(self._topic, partition, RANGE_S)
+                self._silent_partitions.discard(partition)
+            except ClusterError as exc:
+                failed = exc
+                self._silent_partitions.add(partition)
         if failed is not None and not found:
             raise failed
         return found
 
     def retention_ms(self) -> int | None:
-        """Return how long the topic keeps a record; None: for ever, or this user may not ask. Raises ClusterError."""
-        if not self._may_ask:
-            return None
+        """Return how long the topic keeps a record; None: for ever, or this user may not ask. Raises ClusterError.
+
+        The answer is at most RETENTION_S old.
+        """
+        now_us = self._clock.steady_us()
+        if not self._may_ask or now_us < self._known_until_us:
+            return self._retention_ms
+        # The question goes to the controller. A client that knows an old one waits for it, and takes a core meanwhile.
+        self._admin.topics(self._topic)
         resource = self._words.ConfigResource(self._words.ResourceType.TOPIC, self._topic)
-        (asked,) = self._asked(lambda admin: admin.describe_configs([resource], request_timeout=ANSWER_S)).values()
+        (asked,) = self._admin.ask(
+            self._topic, lambda admin: admin.describe_configs([resource], request_timeout=ANSWER_S)
+        ).values()
         try:
             value = int(self._admin.answer(self._topic, asked)["retention.ms"].value)
         except NotAllowed as exc:
-            self._may_ask = False
+            self._may_ask, self._retention_ms = False, None
             log.info("%s; so nothing is said when the retention is too short", exc)
             return None
-        return value if value >= 0 else None
-
-    def _asked(self, ask: Callable[[Any], Any]) -> Any:
-        return self._admin.ask(self._topic, ask)
+        self._retention_ms = value if value >= 0 else None
+        self._known_until_us = now_us + round(RETENTION_S * US_PER_S)
+        return self._retention_ms
 
     def timestamp_at(self, partition: int, offset: int) -> int | None:
         """Return the timestamp of the first record at or after an offset, in ms. Raises ClusterError."""

@@ -3,8 +3,9 @@
 Owns one consumer under a lock.
 Invariant: `read` has seen all that was committed before the barrier: the barrier is itself a record of that log, so no
 report of the log's end is trusted. After a broker's restart such a report may be too small.
-An administrator's client that failed asks nothing more: it may keep the old epoch of a partition's leader for good
-(FENCED_LEADER_EPOCH, seen with librdkafka 2.16 after a broker was killed), and the partition would never be served.
+The consumer asks for the ends, and no administrator's client: that one connects again and again to a leader that is
+down, without a pause, and takes a processor core (librdkafka 2.16). A client that failed may keep the old epoch of a
+leader for good (FENCED_LEADER_EPOCH, seen after a broker was killed), so another takes its place.
 """
 
 from __future__ import annotations
@@ -13,25 +14,35 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from filewheel.errors import ClusterError, NoBroker
-from filewheel.kafka.client.admin import ANSWER_S, Admin
+from filewheel.env import SYSTEM_CLOCK, Clock
+from filewheel.errors import ClusterError, NoBroker, NotAllowed
+from filewheel.kafka.client.admin import ANSWER_S
 from filewheel.kafka.client.group import READING
-from filewheel.kafka.client.trouble import client, cluster_error, made
+from filewheel.kafka.client.trouble import client, cluster_error, error_of, made
+from filewheel.message import US_PER_S
 
 BACK = 64
 """How many offsets before the barrier the search begins; each next one reaches back 16 times as far."""
 READ_S = 30.0
+SLICE_S = 1.0
+"""How long the first try of a question waits, and each next one twice as long: an interruption is seen in between."""
 
 
 class LogReader:
     """Reads markers, and the ends of logs."""
 
-    def __init__(self, config: Mapping[str, Any], admin: Admin, topic: str) -> None:
+    def __init__(self, config: Mapping[str, Any], topic: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self._client = client()
-        self._consumer = made(self._client.Consumer, {**READING, **config, "auto.offset.reset": "earliest"})
-        self._admin = admin
+        self._config = {**READING, **config, "auto.offset.reset": "earliest"}
+        self._consumer = made(self._client.Consumer, self._config)
         self._topic = topic
+        self._clock = clock
         self._lock = threading.Lock()
+        self._is_interrupted = threading.Event()
+
+    def interrupt(self) -> None:
+        """Let questions about ends of logs end with NoBroker within some seconds. From any thread."""
+        self._is_interrupted.set()
 
     def read(self, partition: int, barrier: int) -> bytes | None:
         """Return the last committed marker of a partition before the barrier, packed. Raises ClusterError."""
@@ -49,17 +60,44 @@ class LogReader:
         """Return the last committed marker that can be seen now. Raises ClusterError."""
         return self.read(partition, self.range_of(self._topic, partition)[1])
 
-    def range_of(self, topic: str, partition: int) -> tuple[int, int]:
-        """Return the first offset, and the one after the last that a committed reader can have. Raises ClusterError."""
+    def range_of(self, topic: str, partition: int, limit_s: float = ANSWER_S) -> tuple[int, int]:
+        """Return the first offset, and the one after the last that a committed reader can have. From any thread.
+
+        Waits up to `limit_s`. Raises ClusterError.
+        """
         where, what = self._client.TopicPartition(topic, partition), f"{topic} [{partition}]"
-        spec = self._admin.words.OffsetSpec
-        options = {"isolation_level": self._client.IsolationLevel.READ_COMMITTED, "request_timeout": ANSWER_S}
-        first = self._admin.ask(what, lambda admin: admin.list_offsets({where: spec.earliest()}, **options))
-        last = self._admin.ask(what, lambda admin: admin.list_offsets({where: spec.latest()}, **options))
-        offsets = [self._admin.answer(what, asked[where]).offset for asked in (first, last)]
-        if min(offsets) < 0:  # -1001 without an error: the answer says nothing  # mutant: kafka-unknown-end-believed
+        end_us = self._clock.steady_us() + round(limit_s * US_PER_S)
+        slice_s, consumer = SLICE_S, self._consumer
+        while True:
+            left_s = max((end_us - self._clock.steady_us()) / US_PER_S, 0.1)
+            try:
+                first, end = consumer.get_watermark_offsets(where, timeout=min(slice_s, left_s))
+                break
+            except self._client.KafkaException as exc:
+                error = error_of(exc)
+                is_slow = error.name() == "_TIMED_OUT" and slice_s < left_s
+                if not is_slow or self._is_interrupted.is_set():  # mutant: kafka-end-asked-on
+                    raise self._failed(cluster_error(error, what), consumer) from exc
+            slice_s *= 2
+            self._find_leader(consumer, topic, left_s)
+        if min(first, end) < 0:  # -1001 without an error: the answer says nothing  # mutant: kafka-unknown-end-believed
             raise ClusterError(f"{what}: the brokers do not say where it ends", hint="call again")
-        return offsets[0], offsets[1]
+        return first, end
+
+    def _find_leader(self, consumer: Any, topic: str, timeout_s: float) -> None:
+        """Let the client ask who leads: by itself it waits for the leader that it knows. Raises ClusterError."""
+        try:
+            consumer.list_topics(topic, timeout=timeout_s)  # mutant: kafka-old-leader-asked-on
+        except self._client.KafkaException as exc:
+            raise cluster_error(error_of(exc), topic) from exc
+
+    def _failed(self, error: ClusterError, consumer: Any) -> ClusterError:
+        """Let the next question go to another client, if that may help. A question under way keeps the old one."""
+        if not isinstance(error, (NoBroker, NotAllowed)):
+            with self._lock:
+                if self._consumer is consumer:
+                    self._consumer = made(self._client.Consumer, self._config)  # mutant: kafka-failed-client-kept
+        return error
 
     def close(self) -> None:
         """Close the consumer."""
