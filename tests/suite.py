@@ -3,12 +3,14 @@
 Some tests kill processes, unplug disks and wait for brokers, on machines that are busy with something else. A test that
 fails beside others and then passes alone, twice, is named in the output and does not fail the run. One that fails again
 does, and so do more than `AT_MOST` failures, an error of the collection, or anything else that ended the run. In a new
-checkout everything is compiled once first: each process of the run would compile all of it, for 13 seconds.
+checkout everything is compiled once first: each process of the run would compile all of it, for 13 seconds. Where no
+bytecode may be written beside the sources, it is kept in the virtual environment from run to run.
 Invariant: the exit code is 0 only if each test passed beside the others, or twice alone.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -37,9 +39,18 @@ class Failures:
         self.broken = self.broken or report.failed
 
 
+def keep_bytecode(folder: Path) -> None:
+    """Keep bytecode in a folder if none may be written beside the sources; also of processes started later."""
+    if sys.dont_write_bytecode:
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(folder)
+        sys.dont_write_bytecode = False
+
+
 def compile_once(tests: Path) -> None:
     """Compile the tests and what they import, if that was never done here: each core collects a share of the files."""
-    if sys.dont_write_bytecode or any(tests.glob("__pycache__/*-pytest-*.pyc")):
+    compiled = Path(importlib.util.cache_from_source(str(tests.resolve() / "test.py"))).parent
+    if sys.dont_write_bytecode or any(compiled.glob("*-pytest-*.pyc")):
         return
     files, cores = sorted(map(str, tests.rglob("test_*.py"))), os.cpu_count() or 1
     command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider"]
@@ -70,5 +81,7 @@ def run(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    if sys.prefix != sys.base_prefix:
+        keep_bytecode(Path(sys.prefix) / "bytecode")
     compile_once(Path("tests"))
     sys.exit(run(sys.argv[1:]))

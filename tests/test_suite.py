@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.suite import AT_MOST, compile_once
+from tests.suite import AT_MOST, compile_once, keep_bytecode
 
 ROOT = Path(__file__).parent.parent
 
@@ -79,6 +79,7 @@ def test_a_new_checkout_is_compiled_before_the_run_and_one_that_was_compiled_is_
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "pycache_prefix", None)
     monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
     tests = tmp_path / "tests"
     tests.mkdir()
@@ -91,3 +92,24 @@ def test_a_new_checkout_is_compiled_before_the_run_and_one_that_was_compiled_is_
     (tests / "test_other.py").write_text("")
     compile_once(tests)
     assert not list(tests.glob("__pycache__/test_other*"))
+
+
+def test_where_no_bytecode_may_be_written_beside_the_sources_it_is_kept_in_a_folder_for_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", "")
+    tests, kept = tmp_path / "tests", tmp_path / "kept"
+    tests.mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tests / "test_it.py").write_text("def test_one():\n    pass\n")
+    keep_bytecode(kept)
+    compile_once(tests)
+    assert not list(tests.rglob("*.pyc"))
+    assert len(list(kept.rglob("test_it.*-pytest-*.pyc"))) == 1
+    (tests / "test_other.py").write_text("")
+    compile_once(tests)
+    assert not list(kept.rglob("test_other*"))
