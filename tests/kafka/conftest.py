@@ -19,6 +19,7 @@ import pytest
 from tests.kafka.broker import launch
 from tests.kafka.cluster import Cluster
 from tests.kafka.jars import Unavailable, exclusive, find_program
+from tests.kafka.nodes import Nodes
 
 ANSWER_TIMEOUT_S = 30.0
 
@@ -122,3 +123,9 @@ def make_topic(admin: Any, name: str, partitions: int = 1, *, replicas: int = -1
     for done in admin.create_topics([new], operation_timeout=ANSWER_TIMEOUT_S).values():
         done.result(ANSWER_TIMEOUT_S)
     return name
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, cluster: Any) -> Nodes:
+    """Nodes on the cluster in memory of the test's file, which is its own fixture `cluster`."""
+    return Nodes(tmp_path, cluster)

@@ -6,7 +6,6 @@ Row 25 of the table in test_failures.py. The same with real brokers: test_unclea
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,8 @@ from filewheel.kafka.partition.marker import Marker
 from filewheel.kafka.records.last_read import NO_EPOCH, LastRead, as_last_read
 from tests.kafka.fake import Cluster
 from tests.kafka.folder import put
+from tests.kafka.nodes import BOTH, Nodes
 from tests.kafka.parts import pending
-from tests.kafka.test_failures import BOTH, Nodes
 
 EVERY = Settings(standby="all")
 
@@ -25,11 +24,6 @@ EVERY = Settings(standby="all")
 @pytest.fixture
 def cluster() -> Cluster:
     return Cluster(partitions=1)
-
-
-@pytest.fixture
-def nodes(tmp_path: Path, cluster: Cluster) -> Nodes:
-    return Nodes(tmp_path, cluster)
 
 
 def cut_and_grow(cluster: Cluster, end: int, *names: bytes, after_ms: int = 60_000) -> None:

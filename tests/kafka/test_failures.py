@@ -56,44 +56,14 @@ from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.node.transport import End, Refusal
 from filewheel.kafka.partition.marker import Marker
 from tests.kafka.fake import Cluster, Log
-from tests.kafka.folder import Folder, put
-from tests.kafka.hands import Hands
+from tests.kafka.folder import put
+from tests.kafka.nodes import BOTH, Nodes
 from tests.kafka.parts import check_whole, pending
-from tests.support import FakeClock
-
-BOTH = pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])
-
-
-class Nodes:
-    """The nodes of one test: each has a disk of its own, all have one clock."""
-
-    def __init__(self, path: Path, cluster: Cluster) -> None:
-        self.path = path
-        self.cluster = cluster
-        self.clock = FakeClock(cluster.now_ms * 1000)
-        self.folders: dict[str, Folder] = {}
-
-    def start(self, name: str, *, exactly_once: bool = False, settings: Settings | None = None) -> Hands:
-        """Start a node on the disk that it had."""
-        folder = self.folders.setdefault(name, Folder(self.path / name, self.clock))
-        return Hands(
-            self.cluster, clock=self.clock, disk=folder, name=name, exactly_once=exactly_once, settings=settings
-        )
-
-    def kill(self, node: Hands) -> None:
-        """Kill a node; the group finds out at once."""
-        node.crash()
-        self.cluster.expire(node.node.source)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def cluster() -> Cluster:
     return Cluster(partitions=1)
-
-
-@pytest.fixture
-def nodes(tmp_path: Path, cluster: Cluster) -> Nodes:
-    return Nodes(tmp_path, cluster)
 
 
 def ids(cluster: Cluster, topic: str = "target") -> list[bytes | None]:
