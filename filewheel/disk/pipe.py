@@ -54,11 +54,11 @@ def send(fd: int) -> bool:
 
 def wait(fd: int | None, timeout_s: float) -> bool:
     """Sleep until a hint or the time-out, and drain the pipe; return whether a hint came."""
-    if fd is None:
-        select.select([], [], [], timeout_s)
-        return False
-    ready, _, _ = select.select([fd], [], [], timeout_s)
-    if ready:
+    poll = select.poll()  # select() refuses a descriptor above 1,023, which a program with many connections has
+    if fd is not None:
+        poll.register(fd, select.POLLIN)
+    ready = poll.poll(max(timeout_s, 0) * 1000)
+    if ready and fd is not None:
         with contextlib.suppress(OSError):
             while len(os.read(fd, 65536)) == 65536:
                 pass
