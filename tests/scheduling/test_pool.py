@@ -304,7 +304,7 @@ def test_hundreds_of_calls_amid_random_kills_are_each_answered_once(make: Callab
         answers.wait()  # twenty at a time
         if rng.random() < 0.03:
             # Those that have answered: kills of processes that just start would rightly fail the calls.
-            values = [result.value for results in answers.of.values() for result in results if result.value]
+            values = [result.value for results in [*answers.of.values()] for result in results if result.value]
             up = {int(value.split()[1]) for value in values} & {*pids()} - {*killed}
             for pid in sorted(up)[: rng.randrange(1, 3)]:
                 killed.append(pid)
