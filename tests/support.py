@@ -43,6 +43,18 @@ def open_files() -> set[str]:
     return set(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else set()
 
 
+def open_below(folder: Path) -> list[str]:
+    """Return the open files of this process below a folder. What other threads have open elsewhere does not count."""
+    if not os.path.isdir("/proc/self/fd"):
+        return []
+    gc.collect()
+    paths = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            paths.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [path for path in paths if Path(path).is_relative_to(folder)]
+
+
 class FakeClock:
     """A clock that only moves when told to."""
 

@@ -19,7 +19,7 @@ from filewheel.metrics.metrics import Metrics
 from filewheel.metrics.published import publish
 from tests.cli_support import Fw
 from tests.conftest import assert_whole
-from tests.support import FakeClock, eventually
+from tests.support import FakeClock, eventually, open_below
 from tests.support_set import make_set
 
 
@@ -62,18 +62,15 @@ def test_a_wheel_that_was_replaced_is_the_new_one_within_seconds(wheel_dir: Path
 
 
 def test_a_view_leaves_no_file_open_and_writes_nothing(wheel_dir: Path, clock: FakeClock) -> None:
-    from tests.support import open_files
-
     Fw(wheel_dir).enqueue("--in", "1h", "x")
     before = sorted((p.relative_to(wheel_dir), p.stat().st_mtime_ns) for p in wheel_dir.rglob("*"))
-    at_first = open_files()
     with view_of(wheel_dir, clock) as view:
         overview_fields(view)
         view.schedules()
         view.topics()
         clock.advance(CHECK_S + 1)
         overview_fields(view)
-    assert open_files() == at_first
+    assert open_below(wheel_dir) == []
     assert sorted((p.relative_to(wheel_dir), p.stat().st_mtime_ns) for p in wheel_dir.rglob("*")) == before
 
 
