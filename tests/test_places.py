@@ -121,6 +121,28 @@ def test_a_retry_that_cannot_be_written_stays_claimed_and_the_messages_behind_it
 
 
 @pytest.mark.damages
+@pytest.mark.parametrize("what", ["pipe", "link", "directory"])
+def test_what_has_the_place_of_a_lap_is_damage_to_all_that_look(wheel_dir: Path, what: str) -> None:
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue_many([b"later"] * 3, delay=86_400 * 2)
+    with Keeper(wheel_dir):
+        pass  # it is dealt now
+    (lap,) = (wheel_dir / "laps").rglob("*.lap")
+    lap.unlink()
+    put(lap, what)
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue(b"near", delay=60)
+    fw = Fw(wheel_dir)
+    for verb in ("stats", "inspect", "dump"):
+        result = fw(verb, code=12)
+        assert "damaged" in result.err
+        assert result.out
+    assert "damaged" in fw("metrics").out
+    with Wheel(wheel_dir) as wheel:
+        assert wheel.stats().damaged == 1
+
+
+@pytest.mark.damages
 def test_one_file_of_keys_that_is_a_pipe_fails_no_other_settlement_of_a_call(wheel_dir: Path) -> None:
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"a", key="a")

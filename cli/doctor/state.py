@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from filewheel import Damaged, FilewheelError, Wheel
+from filewheel import Damaged, FilewheelError, Wheel, set_status
 from filewheel.live.health import check_health
 from filewheel.live.stats_fields import stats_fields
 from filewheel.tools import Directory, open_directory
@@ -96,12 +96,14 @@ class State:
         ]
 
     def _set(self) -> dict[str, Any] | None:
-        with Wheel(self._path, force=True) as wheel:
-            roster = wheel.roster()
-        if roster is None:
+        status = set_status(self._path)
+        if status is None:
             return None
-        states = Counter(f"{member.mode}, {member.state}" for member in roster.members)
-        return {"role": roster.role, "epoch": roster.epoch, "backups": dict(states)}
+        # The roster alone says what a member was when it was last reached.
+        states = Counter(
+            f"{one.member.mode}, {one.member.state if one.reachable else 'unreachable'}" for one in status.members
+        )
+        return {"role": status.roster.role, "epoch": status.roster.epoch, "backups": dict(states)}
 
     def _verified(self) -> dict[str, Any]:
         with _directory(self._path) as directory:

@@ -308,6 +308,12 @@ def check_writable(where: str, disk: Disk, *, force: bool) -> None:
         _check_owner(where)
 
 
+def check_owner(where: str, disk: Disk) -> None:
+    """Raise Unsafe unless the directory is ours, and closed to others. For changes that need no local file system."""
+    if isinstance(disk, OsDisk):  # mutant: other-users-wheel-paused
+        _check_owner(where)
+
+
 def _check_owner(where: str) -> None:
     try:
         info = os.stat(where)
@@ -320,7 +326,23 @@ def _check_owner(where: str) -> None:
             f"the directory belongs to user {info.st_uid}, you are {os.geteuid()}",
             path=where, hint="run as its owner",
         )  # fmt: skip
-    if stat.S_IMODE(info.st_mode) & 0o022:
+    mode = stat.S_IMODE(info.st_mode)
+    if mode & 0o022:
+        raise Unsafe("others may write in the directory", path=where, hint=f"`chmod go-w {where}`")
+    if mode & 0o011:  # others may enter it
+        for name in layout.DIRECTORIES:
+            _check_closed(f"{where}/{name}")
+
+
+def _check_closed(where: str) -> None:
+    """Raise Unsafe if others may write in a directory of the wheel; one that is missing is made when it is needed."""
+    try:
+        mode = os.lstat(where).st_mode
+    except FileNotFoundError:
+        return
+    except OSError as exc:
+        raise disk_error(exc, where) from exc
+    if stat.S_ISDIR(mode) and mode & 0o022:  # mutant: open-below
         raise Unsafe("others may write in the directory", path=where, hint=f"`chmod go-w {where}`")
 
 

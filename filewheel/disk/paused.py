@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from filewheel.disk.ballast import Ballast
-from filewheel.disk.directory import Directory
+from filewheel.disk.directory import Directory, check_owner
 from filewheel.disk.disk import ForeignFile
 from filewheel.disk.locks import WAIT_S, Held
 from filewheel.disk.replace import replace_file
@@ -47,9 +47,10 @@ def change_pauses(
     On return they are durable. Nothing is written when `change` returns its argument. It may be called twice. With
     `mend`, a damaged file counts as empty, for a caller that has a copy of it.
 
-    Raises Locked when another process holds the lock for `wait_s`; Damaged, WheelFull, ReadOnly, DiskError, and the
-    errors of `change`.
+    Raises Unsafe; Locked when another process holds the lock for `wait_s`; Damaged, WheelFull, ReadOnly, DiskError, and
+    the errors of `change`.
     """
+    check_owner(directory.path, directory.disk)
     try:
         return _change(directory, change, mend, wait_s)
     except WheelFull:

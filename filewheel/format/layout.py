@@ -68,6 +68,7 @@ LAPS = "laps"
 KEYS = "keys"
 IDS = "ids"
 QUARANTINE = "quarantine"
+DIRECTORIES = (JOURNAL, LAPS, KEYS, IDS, QUARANTINE)
 ROSTER = "roster.json"
 ROSTER_TMP = "roster.json.tmp"
 ROSTER_LOCK = "roster.lock"

@@ -249,7 +249,9 @@ class Snapshot:
         if segment is not None and not gap.is_frame and gap.error is None:
             self._judge(self._uncovered[segment[0]])
             return
-        damage = Damage(span.name, gap.offset, gap.end, gap.reason, proven=True)
+        self._add(Damage(span.name, gap.offset, gap.end, gap.reason, proven=True))
+
+    def _add(self, damage: Damage) -> None:
         if damage not in self.damage:
             self.damage.append(damage)
 
@@ -299,6 +301,8 @@ class Snapshot:
                 missing.append(span)
             else:
                 self._reread([span])
+        except ForeignFile as exc:  # what the file held is as unreadable as that of a damaged one
+            self._add(Damage(span.name, span.start, span.end, f"cannot be read: {exc.strerror}", proven=True))
         except OSError as exc:
             raise disk_error(exc, self._dir.place(span.name)) from exc
 

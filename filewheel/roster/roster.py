@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, get_args
 
-from filewheel.disk.directory import Directory, opened
+from filewheel.disk.directory import Directory, check_owner, opened
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.replace import replace_file
 from filewheel.env import Disk, Env
@@ -233,9 +233,10 @@ def write_roster(disk: Disk, roster: Roster) -> None:
 def change_roster(directory: Directory, change: Callable[[Roster | None], Roster | None]) -> Roster | None:
     """Replace a wheel's roster by the result of `change`, under the lock, and return it. None removes the roster.
 
-    A change that would lower the epoch is ignored. Raises Damaged, DiskError, and the errors of `change`.
+    A change that would lower the epoch is ignored. Raises Unsafe, Damaged, DiskError, and the errors of `change`.
     """
     disk = directory.disk
+    check_owner(directory.path, disk)
     try:
         fd = disk.open(layout.ROSTER_LOCK, "rw")
         try:

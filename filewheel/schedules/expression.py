@@ -124,12 +124,17 @@ def parse(text: str) -> Expression:
 
 def _split(text: str) -> list[str]:
     text = text.strip().lower()
+    if len(text) > _LENGTH_MAX:
+        raise BadArgument(
+            f"{text[:_SHOWN]!r}... has {len(text):,} characters; a cron expression has at most {_LENGTH_MAX:,}",
+            hint="ranges and steps in place of lists, or several schedules",
+        )
     if text.startswith("@"):
         if text not in ALIASES:
             raise BadArgument(f"{text[:_SHOWN]!r} is not a name for a schedule", hint=", ".join(ALIASES))
         text = ALIASES[text]
     parts = text.split()
-    if len(parts) not in (5, 6) or len(text) > _LENGTH_MAX:
+    if len(parts) not in (5, 6):
         raise BadArgument(
             f"{text[:_SHOWN]!r} has {len(parts)} fields; a cron expression has five: minute hour day-of-month month "
             "day-of-week, and may have seconds before them",

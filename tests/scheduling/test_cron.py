@@ -165,7 +165,7 @@ def test_at_the_end_of_the_calendar_it_says_that_nothing_comes() -> None:
         ("* * * * * * *", "has 7 fields"),
         ("@reboot", "'@reboot' is not a name for a schedule. Try: @hourly, @daily"),
         ("@daily * * * *", "is not a name for a schedule"),
-        ("9" * 2000 + " * * * *", "fields"),
+        ("9" * 2000 + " * * * *", "has 2,008 characters; a cron expression has at most 1,000"),
         ("9" * 900 + " * * * *", "is not 0 to 59"),
     ],
 )

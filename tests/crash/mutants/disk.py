@@ -159,4 +159,8 @@ MUTANTS: list[Mutant] = [
       "tests/test_leftovers.py::test_a_roster_that_cannot_be_opened_is_a_disk_error_of_whoever_looks_at_the_set"),
     m("any-platform", "D", ALWAYS, "on a system that was never tested the import is refused",
       "tests/test_platform.py::test_on_another_system_than_linux_the_import_is_refused"),
+    m("other-users-wheel-paused", "D", NEVER, "a wheel that others may write is not paused, and joins no set",
+      "tests/test_disk_trouble.py::test_a_directory_that_others_may_write_is_not_paused_and_joins_no_set"),
+    m("open-below", "D", NEVER, "a directory below that others may enter and write is refused",
+      "tests/test_disk_trouble.py::test_a_directory_below_that_others_may_enter_and_write_is_refused"),
 ]  # fmt: skip
