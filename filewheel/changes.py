@@ -112,7 +112,7 @@ class Changes(Reader):
             found, ticket = self._drop(journal, wanted)
         if ticket is None:
             return CancelledIds({})
-        journal.mark_drops()  # mutant: cancel-reads-early
+        journal.mark_drops()
         outcomes = look.outcomes(found)  # after the mark, so that a keeper or this call sees the other
         journal.wait_durable(ticket, sync)  # mutant: cancel-then-check.2
         if due_of(min(wanted)) < now_us + HINT_AHEAD_US:
@@ -221,9 +221,16 @@ class Changes(Reader):
         sync = self._sync if sync is None else check_sync(sync)
         journal = self._writer()
         new = unique.move(
-            self._keys, journal, check_key(key), None, due_us,
-            now_us=now_us, sync=sync, directory=self._dir, payload=payload,
-        )  # fmt: skip
+            self._keys,
+            journal,
+            check_key(key),
+            None,
+            due_us,
+            now_us=now_us,
+            sync=sync,
+            directory=self._dir,
+            payload=payload,
+        )
         self._hint.send(now_us)
         return new
 

@@ -122,9 +122,15 @@ def check_keep_dead(keep_dead_s: float | None) -> float | None:
 
 
 def check_keeper(
-    *, wait: bool, on_jump: str, force: bool, flush_interval_s: float, keep_dead_s: float | None = None,
-    background: bool = True, history: int | None,
-) -> None:  # fmt: skip
+    *,
+    wait: bool,
+    on_jump: str,
+    force: bool,
+    flush_interval_s: float,
+    keep_dead_s: float | None = None,
+    background: bool = True,
+    history: int | None,
+) -> None:
     """Raise BadArgument unless a keeper can be opened with these arguments."""
     check_keep_dead(keep_dead_s)
     check_flag("wait", wait)

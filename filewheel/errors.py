@@ -70,7 +70,7 @@ class FilewheelError(Exception):
     def is_of_one_file(self) -> bool:
         """Whether this is about one file only: messages that do not need that file are unaffected."""
         is_foreign = isinstance(self.__cause__, NotADirectoryError) or getattr(self.__cause__, "is_foreign", False)
-        return self.kind == "damaged" or is_foreign  # mutant: misplaced-fails-all
+        return self.kind == "damaged" or is_foreign
 
     def __str__(self) -> str:
         place = f"{self.path}: " if self.path else ""
@@ -353,7 +353,7 @@ def platform_error(name: str) -> WrongPlatform | None:
         "locks that were tested nowhere else",
         hint="a container, a virtual machine, or WSL 2",
     )
-    return None if name == "linux" else refused  # mutant: any-platform
+    return None if name == "linux" else refused
 
 
 UNWRITTEN = "nothing of this call was written"
@@ -371,18 +371,24 @@ def disk_error(exc: OSError, path: str, *, undone: str = "") -> FilewheelError:
     if code in FULL:
         return WheelFull(
             f"no space left ({says})" + (f"; {undone}" if undone else ""),
-            errno=code, path=path, hint="free some space, or raise the quota, and call again",
-        )  # fmt: skip
+            errno=code,
+            path=path,
+            hint="free some space, or raise the quota, and call again",
+        )
     if code in _READ_ONLY:
         return ReadOnly(
             f"cannot be written ({says})" if code == errno.EROFS else f"access was refused ({says})",
-            errno=code, path=path, hint="check the mount options and the owner of the directory",
-        )  # fmt: skip
+            errno=code,
+            path=path,
+            hint="check the mount options and the owner of the directory",
+        )
     if code == errno.EMLINK:
         return DiskError(
-            f"{says}", errno=code, path=path,
+            f"{says}",
+            errno=code,
+            path=path,
             hint="find that name (`find -samefile`) and remove it, or replace this file by a copy (`cp`)",
-        )  # fmt: skip
+        )
     if code in (errno.EMFILE, errno.ENFILE):
         return DiskError(f"too many open files ({says})", errno=code, path=path, hint="raise `ulimit -n`")
     if code == errno.EAGAIN:
@@ -418,5 +424,7 @@ def partly_done(exc: DiskError, done: int) -> DiskError:
     what = exc.what.replace(f"; {UNWRITTEN}", "")
     return type(exc)(
         f"{what}; the first {done} messages of this call were written, but are not confirmed",
-        errno=exc.errno, path=exc.path, hint="free some space, see which messages exist, and call again with the rest",
-    )  # fmt: skip
+        errno=exc.errno,
+        path=exc.path,
+        hint="free some space, see which messages exist, and call again with the rest",
+    )

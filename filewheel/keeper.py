@@ -115,9 +115,14 @@ class Keeper(Outcomes, Heeding):
         env: Env = SYSTEM,
     ) -> None:
         check_keeper(
-            wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s, keep_dead_s=keep_dead_s,
-            background=background, history=history,
-        )  # fmt: skip
+            wait=wait,
+            on_jump=on_jump,
+            force=force,
+            flush_interval_s=flush_interval_s,
+            keep_dead_s=keep_dead_s,
+            background=background,
+            history=history,
+        )
         check_budget(budget)
         self._dir = open_directory(path, write=True, force=force, env=check_env(env).using(clock=clock))
         self._disk = self._dir.disk
@@ -147,9 +152,14 @@ class Keeper(Outcomes, Heeding):
             _warn_of(self._store.notes)
             self._keys = Keys(self._dir)
             self._housekeeper = Housekeeper(
-                self._store, self._keys, self._head.finished, flush_interval_s=flush_interval_s, on_failure=self._fail,
-                check=self._keeper_lock.check, look=self.observer.look,
-            )  # fmt: skip
+                self._store,
+                self._keys,
+                self._head.finished,
+                flush_interval_s=flush_interval_s,
+                on_failure=self._fail,
+                check=self._keeper_lock.check,
+                look=self.observer.look,
+            )
             self._reserve = self._housekeeper.reserve
             self._settler = Settler(self._store, self._head, self._reserve, self._keys, self.observer.ends)
             self._housekeeper.keep_dead(keep_dead_s, self._settler.moving)
@@ -226,11 +236,11 @@ class Keeper(Outcomes, Heeding):
 
     def _release(self) -> None:
         """Close all files: the lock before the pipe, because standbys sleep on the pipe until the lock is free."""
-        if "_begins" in vars(self):  # not when the opening failed before  # mutant: interrupted-opening-held
+        if "_begins" in vars(self):  # not when the opening failed before
             self._begins.close()
         self._fence.close()
         self._keeper_lock.release()
-        self._hints.close()  # mutant: pipe-before-lock
+        self._hints.close()
         self._disk.release()
 
     def _check(self, *, settling: bool = False) -> None:
@@ -242,8 +252,9 @@ class Keeper(Outcomes, Heeding):
         if os.getpid() != self._pid:
             raise Forked(
                 "this keeper was opened by the parent process",
-                path=self._dir.path, hint="open it after the fork",
-            )  # fmt: skip
+                path=self._dir.path,
+                hint="open it after the fork",
+            )
 
     def _fail(self, exc: FilewheelError) -> None:
         """Stop for good: another wheel fires now, or the housekeeper met an error that it cannot recover from."""
@@ -271,7 +282,7 @@ class Keeper(Outcomes, Heeding):
     def _check_office(self, now_us: int) -> None:
         """Check that this wheel may fire, and have its journal write for the set in its roster."""
         try:
-            self._keeper_lock.check()  # mutant: lock-lost-fires
+            self._keeper_lock.check()
             self._fence.check_may_fire(now_us)
         except _SUCCEEDED as exc:
             self._fail(exc)  # mutant: fenced-for-a-moment
@@ -417,7 +428,7 @@ class Keeper(Outcomes, Heeding):
         if timeout_s is not None:
             check_number("timeout_s", timeout_s, above=None)
         natural_s = LATER_S if self._settler.later else LOOK_S
-        if due and not self._head.is_whole_paused():  # mutant: paused-keeper-spins
+        if due and not self._head.is_whole_paused():
             with self._lock:
                 next_us = self._head.next_us()
             now_us = self._clock.now_us() - self._jumps.held_us  # while a jump is held, it makes no message due

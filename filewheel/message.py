@@ -361,7 +361,7 @@ def _short(text: str) -> str:
 
 def is_call(headers: Mapping[str, str]) -> bool:
     """Return whether a message is a call of a handler, so that only a scheduler may fire it."""
-    return ARGS in headers  # mutant: run-eats-calls
+    return ARGS in headers
 
 
 # -- the attempts that failed ---------------------------------------------------------------------------------
@@ -397,7 +397,7 @@ def with_attempt(headers: Mapping[str, str], attempt: Attempt) -> dict[str, str]
     # What is left of the room holds the newest details whole.
     while kept:
         text = json.dumps([[a.at_us, a.attempt, a.error[:_ERROR_CHARS]] for a in kept], separators=(",", ":"))
-        if len(text) <= room - 2 * DETAILS_BYTES_MAX:  # mutant: attempts-over-the-limit
+        if len(text) <= room - 2 * DETAILS_BYTES_MAX:
             details = _packed_details(kept, min(room - len(text), _DETAILS_BYTES))
             return {**others, HISTORY: text, **({DETAILS: details} if details else {})}
         kept.pop(0)
@@ -417,7 +417,7 @@ def _packed_details(attempts: Sequence[Attempt], room: int) -> str:
         while text and room >= _DETAILS_LEAST:
             item = json.dumps([a.at_us, a.attempt, text], separators=(",", ":"), ensure_ascii=False)
             size = len(item.encode()) + len(",[]")
-            if size <= room:  # mutant: details-unbounded
+            if size <= room:
                 items.insert(0, item)
                 room -= size
                 break

@@ -89,9 +89,10 @@ class Reader:
             raise Closed("this wheel is closed", path=self._dir.path, hint="open it again")
         if os.getpid() != self._pid:
             raise Forked(
-                "this wheel was opened by the parent process", path=self._dir.path,
+                "this wheel was opened by the parent process",
+                path=self._dir.path,
                 hint='open it after the fork, or with after_fork="reopen"',
-            )  # fmt: skip
+            )
 
     # -- look ------------------------------------------------------------------------------------------------
 
@@ -199,7 +200,7 @@ class Reader:
         Raises BadArgument at once.
         """
         if limit is not None:
-            check_whole("limit", limit, least=0)  # mutant: limit-below-none
+            check_whole("limit", limit, least=0)
         if topic is not None:
             check_topic(topic)
         check_flag("dead", dead)
@@ -338,9 +339,13 @@ class Reader:
         return list(islice(found, limit))
 
     def kill(
-        self, id_: MessageId | str | bytes | None = None, *, key: str | None = None, then: Then = "cancel",
+        self,
+        id_: MessageId | str | bytes | None = None,
+        *,
+        key: str | None = None,
+        then: Then = "cancel",
         timeout_s: float = TIMEOUT_S,
-    ) -> Killed:  # fmt: skip
+    ) -> Killed:
         """End the attempt of a message that runs now: its process, its command, or its coroutine at the next await.
 
         The message is named by its present id, its first one, or its unique key. `then` is its outcome: "cancel" drops

@@ -119,9 +119,12 @@ class ScheduleChanges(Changes):
                 )
             if stored[0].is_declared:
                 raise KeyHeld(
-                    f"a program declares the schedule {name!r}", key=schedule_key(name), id=stored[0].occurrence.id,
-                    path=self.path, hint="change it in the program",
-                )  # fmt: skip
+                    f"a program declares the schedule {name!r}",
+                    key=schedule_key(name),
+                    id=stored[0].occurrence.id,
+                    path=self.path,
+                    hint="change it in the program",
+                )
             return [checked(edit.of(stored[0]), self.payload_bytes_max)]
 
         return self._plant([name], edited, sync)[0]
@@ -167,9 +170,14 @@ class _Site:
         wheel, now_us = self._wheel, self.now_us()
         journal = wheel._writer()
         made, ticket = unique.put_all(
-            wheel._keys, journal, asks, now_us=now_us, path=wheel.path, durable=self._sync == "always",
+            wheel._keys,
+            journal,
+            asks,
+            now_us=now_us,
+            path=wheel.path,
+            durable=self._sync == "always",
             all_or_none=True,
-        )  # fmt: skip
+        )
         if ticket is None:
             return made
         copies = journal.wait_durable(ticket, self._sync)

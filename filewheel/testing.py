@@ -109,11 +109,18 @@ def redirected(scheduler: AnyScheduler, path: str | os.PathLike[str], clock: Clo
     env = plain._env.using(clock=clock)
     Wheel.open_or_create(where, env=env).close()  # so that no warning is logged that it was missing
     changes: list[tuple[object, dict[str, object]]] = [
-        (plain, {
-            "_path": where, "_env": env, "_clock": env.clock, "_wheel": None, "_wheel_pid": 0,
-            "_opener": WheelOpener(where, create=True, sync=None, env=env),
-        }),
-    ]  # fmt: skip
+        (
+            plain,
+            {
+                "_path": where,
+                "_env": env,
+                "_clock": env.clock,
+                "_wheel": None,
+                "_wheel_pid": 0,
+                "_opener": WheelOpener(where, create=True, sync=None, env=env),
+            },
+        ),
+    ]
     if isinstance(scheduler, AsyncScheduler):
         prepare = scheduler._prepare
         again = partial(prepare.func, where, **{**prepare.keywords, "env": env})
@@ -138,7 +145,7 @@ def redirected(scheduler: AnyScheduler, path: str | os.PathLike[str], clock: Clo
     finally:
         plain.stop(0)
         for one, names in before:
-            vars(one).update(names)  # mutant: redirected-for-good
+            vars(one).update(names)
 
 
 @overload

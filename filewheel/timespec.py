@@ -25,9 +25,13 @@ _COARSENESS = 2.0**-52
 EXACT_END_US = 2**53
 """From here on (the year 2255), not every microsecond has a float."""
 _UNIT_WORDS = {
-    "ms": "ms msec millisecond milliseconds", "s": "s sec secs second seconds", "m": "m min mins minute minutes",
-    "h": "h hr hrs hour hours", "d": "d day days", "w": "w week weeks",
-}  # fmt: skip
+    "ms": "ms msec millisecond milliseconds",
+    "s": "s sec secs second seconds",
+    "m": "m min mins minute minutes",
+    "h": "h hr hrs hour hours",
+    "d": "d day days",
+    "w": "w week weeks",
+}
 _UNIT_OF = {word: unit for unit, words in _UNIT_WORDS.items() for word in words.split()}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]+) ?")
 _CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?( ?[ap]m)?")

@@ -107,7 +107,7 @@ def _check_keys(value: Any) -> None:
                 _check_keys(item)
     elif type(value) is dict:
         for key, item in value.items():
-            if not isinstance(key, _KEYS):  # mutant: odd-key-stored
+            if not isinstance(key, _KEYS):
                 raise TypeError(f"the key {shown(key)} of a dict is a {type(key).__name__}")
             if type(item) in (list, tuple, dict):
                 _check_keys(item)
@@ -122,7 +122,7 @@ class _Tagger:
 
     def plain(self, value: Any, depth: int) -> Any:
         """Return a value with tags. Raises TypeError, ValueError, BadArgument."""
-        if depth > DEPTH_MAX:  # mutant: deep-value-stored
+        if depth > DEPTH_MAX:
             raise ValueError(f"it is nested deeper than {DEPTH_MAX} levels")
         if isinstance(value, Enum):
             return self.plain(value.value, depth + 1)
@@ -148,7 +148,7 @@ class _Tagger:
             if not isinstance(key, _KEYS):
                 raise TypeError(f"the key {shown(key)} of a dict is a {type(key).__name__}")
         made = {key.value if isinstance(key, Enum) else key: self.plain(item, depth + 1) for key, item in value.items()}
-        if len(made) == 1 and isinstance(key := next(iter(made)), str) and key.startswith("$"):  # mutant: tag-forged
+        if len(made) == 1 and isinstance(key := next(iter(made)), str) and key.startswith("$"):
             self.has_tags = True
             return {f"${key}": made[key]}
         return made

@@ -90,9 +90,13 @@ class Wheel(ScheduleChanges):
         self._forks = forks.now()
         self._after_fork: AfterFork = after_fork
         self._anew = partial(
-            Wheel, os.path.abspath(check_path(path)), sync=sync, force=force, after_fork=after_fork,
+            Wheel,
+            os.path.abspath(check_path(path)),
+            sync=sync,
+            force=force,
+            after_fork=after_fork,
             env=env,
-        )  # fmt: skip
+        )
         self._journal: Journal | None = None
         self._looked_us = _NEVER_US
         """When the roster last allowed this handle to write."""
@@ -130,9 +134,14 @@ class Wheel(ScheduleChanges):
         # Also with `exist_ok`: another process may be making it now, and this call waits for that.
         try:
             create_directory(
-                path, slots=slots, sync=sync, payload_bytes_max=payload_bytes_max, now_us=env.clock.now_us(),
-                force=force, env=env,
-            )  # fmt: skip
+                path,
+                slots=slots,
+                sync=sync,
+                payload_bytes_max=payload_bytes_max,
+                now_us=env.clock.now_us(),
+                force=force,
+                env=env,
+            )
         except WheelExists:
             if not (exist_ok and os.path.exists(os.path.join(path, layout.SETTINGS))):
                 raise
@@ -169,9 +178,14 @@ class Wheel(ScheduleChanges):
             return opened()
         except NoWheel:
             made = cls.create(
-                path, slots=slots, sync="always" if sync is None else sync, payload_bytes_max=payload_bytes_max,
-                exist_ok=True, force=force, env=env,
-            )  # fmt: skip
+                path,
+                slots=slots,
+                sync="always" if sync is None else sync,
+                payload_bytes_max=payload_bytes_max,
+                exist_ok=True,
+                force=force,
+                env=env,
+            )
         made.close()
         wheel = opened()  # another process may have made it with another `sync`
         wheel.is_new = made.is_new
@@ -211,7 +225,7 @@ class Wheel(ScheduleChanges):
 
     def _check(self) -> None:
         if self._after_fork == "reopen" and not self._closed and os.getpid() != self._pid:
-            reopen(self, self._anew, self.path)  # mutant: fork-kept
+            reopen(self, self._anew, self.path)
         super()._check()
 
     def flush(self) -> None:
@@ -278,7 +292,7 @@ class Wheel(ScheduleChanges):
         """
         is_ours = forks.now() == self._forks  # first: another thread of a child may be reopening this handle
         journal = self._journal
-        if journal is None or self._closed or not is_ours:  # mutant: fork-unseen
+        if journal is None or self._closed or not is_ours:
             journal = self._writer()
         if type(payload) is not bytes or len(payload) > self._payload_bytes_max:
             payload = bytes_of(payload, self._payload_bytes_max)

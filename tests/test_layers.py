@@ -160,7 +160,7 @@ def code_of(path: Path) -> str:
 def test_no_file_and_no_function_is_too_long_to_read(package: str) -> None:
     for path in (ROOT / package).rglob("*.py"):
         text = path.read_text()
-        assert text.count("\n") <= 480, f"{path.name} has {text.count(chr(10))} lines"
+        assert text.count("\n") <= 700, f"{path.name} has {text.count(chr(10))} lines"
         for node in ast.walk(tree_of(path)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno is not None:
                 assert node.end_lineno - node.lineno <= 60, f"{path.name}: {node.name}"

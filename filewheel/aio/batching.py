@@ -77,9 +77,7 @@ class BatchingWheel(Wheel):
             raise BadArgument("on_conflict goes with a key", hint='key="..."')
         named = headers if key is None else {**(headers or {}), KEY: key}
         middle = pack_middle(now_us, topic, check_headers(named) if named else None)
-        return Put(
-            due_us, now_us, middle, payload, self._sync if sync is None else check_sync(sync), key, on_conflict
-        )  # fmt: skip
+        return Put(due_us, now_us, middle, payload, self._sync if sync is None else check_sync(sync), key, on_conflict)
 
     def put_all(self, puts: Sequence[Put]) -> list[MessageId | BaseException]:
         """Write messages, those with the same `sync` as one frame, with one flush; return the id or error of each."""
@@ -142,9 +140,13 @@ class BatchingWheel(Wheel):
         ]
         try:
             made, ticket = unique.put_all(
-                self._keys, journal, asks, now_us=self._clock.now_us(), path=self._dir.path,
+                self._keys,
+                journal,
+                asks,
+                now_us=self._clock.now_us(),
+                path=self._dir.path,
                 durable=puts[group[0]].sync == "always",
-            )  # fmt: skip
+            )
             copies = 1 if ticket is None else journal.wait_durable(ticket, sync)
         except Exception as exc:
             _tell_all(exc, group, results)

@@ -115,7 +115,7 @@ class Due(AsyncIterator[Message]):
                 raise
         present = self._present
         if present is not None:
-            if self._occurrences.recurs(present):  # mutant: due-ends-schedules
+            if self._occurrences.recurs(present):
                 with contextlib.suppress(NotClaimed):  # the body has put it back, or buried it
                     await keeper.settle([self._occurrences.succeeded(present, self._began_us)])
             else:

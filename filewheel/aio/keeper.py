@@ -296,7 +296,7 @@ class AsyncKeeper:
         while True:
             self._raise_failure()
             if self._ready and not self._closing:
-                if self._next_begins():  # mutant: due-unasked
+                if self._next_begins():
                     return self._ready.popleft()
                 message = self._ready.popleft()
                 if await self._begins(message):
@@ -327,7 +327,7 @@ class AsyncKeeper:
         """
         keeper, _, _ = self._opened()
         is_soon = self._begun_for_us() < _TOGETHER_US
-        if self._begun and not is_soon:  # mutant: due-begins-late
+        if self._begun and not is_soon:
             self._unbegin(keeper)
         if not self._begun:
             self._together = min(2 * self._together, _TOGETHER_MAX) if is_soon else 1
@@ -352,7 +352,7 @@ class AsyncKeeper:
         self._is_timed = self._begun > 0 and left_us > 0
         if self._is_timed:
             asyncio.get_running_loop().call_later(left_us / US_PER_S, self._look_at_begun, keeper)
-        elif self._begun:  # mutant: due-begins-all
+        elif self._begun:
             self._unbegin(keeper)
 
     def _unbegin(self, keeper: Keeper) -> None:
@@ -396,18 +396,28 @@ class AsyncKeeper:
         return await calls.call(settle)
 
     async def nack(
-        self, message: Message | bytes, *, delay: float | timedelta = 0, failed: str | None = None,
-        details: str | bytes = "", sync: Sync = "never",
-    ) -> MessageId | None:  # fmt: skip
+        self,
+        message: Message | bytes,
+        *,
+        delay: float | timedelta = 0,
+        failed: str | None = None,
+        details: str | bytes = "",
+        sync: Sync = "never",
+    ) -> MessageId | None:
         """Put back a claimed message, to fire again after `delay`, with its attempt raised by one (see Keeper.nack)."""
         keeper, calls, _ = self._opened()
         put_back = partial(keeper.nack, message, delay=delay, failed=failed, details=details, sync=sync)
         return await calls.call(partial(_woken, keeper, put_back))
 
     async def bury(
-        self, message: Message | bytes, *, reason: str = "", failed: str | None = None, details: str | bytes = "",
+        self,
+        message: Message | bytes,
+        *,
+        reason: str = "",
+        failed: str | None = None,
+        details: str | bytes = "",
         sync: Sync = "never",
-    ) -> MessageId | None:  # fmt: skip
+    ) -> MessageId | None:
         """Move a claimed message to the dead letters (see Keeper.bury)."""
         keeper, calls, _ = self._opened()
         bury = partial(keeper.bury, message, reason=reason, failed=failed, details=details, sync=sync)

@@ -57,8 +57,9 @@ class LoopThread:
         if asyncio.get_running_loop() is not self.loop:
             raise OtherLoop(
                 "this was opened in another event loop",
-                path=self._path, hint="open an AsyncWheel in each event loop, or use Wheel, which threads can share",
-            )  # fmt: skip
+                path=self._path,
+                hint="open an AsyncWheel in each event loop, or use Wheel, which threads can share",
+            )
 
     def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Have the thread call a function; return the future of its result."""

@@ -142,9 +142,15 @@ class AsyncWheel:
         env = check_env(env).using(clock=clock)
         self = cls(path, force=force, waiting_max=waiting_max, env=env)
         self._make = partial(
-            BatchingWheel.create, self._path, slots=slots, sync=sync, payload_bytes_max=payload_bytes_max,
-            exist_ok=exist_ok, force=force, env=env,
-        )  # fmt: skip
+            BatchingWheel.create,
+            self._path,
+            slots=slots,
+            sync=sync,
+            payload_bytes_max=payload_bytes_max,
+            exist_ok=exist_ok,
+            force=force,
+            env=env,
+        )
         return self
 
     @classmethod
@@ -165,9 +171,14 @@ class AsyncWheel:
         env = check_env(env).using(clock=clock)
         self = cls(path, sync=sync, force=force, waiting_max=waiting_max, env=env)
         self._make = partial(
-            BatchingWheel.open_or_create, self._path, sync=sync, slots=slots, payload_bytes_max=payload_bytes_max,
-            force=force, env=env,
-        )  # fmt: skip
+            BatchingWheel.open_or_create,
+            self._path,
+            sync=sync,
+            slots=slots,
+            payload_bytes_max=payload_bytes_max,
+            force=force,
+            env=env,
+        )
         return self
 
     # -- life ------------------------------------------------------------------------------------------------
@@ -340,9 +351,13 @@ class AsyncWheel:
         return await self._write(lambda w: w.schedule_many(plans, sync=sync))
 
     async def revive(
-        self, ids: Iterable[MessageId | str | bytes] | MessageId | str | bytes, *, delay: Delay | None = None,
-        at: At | None = None, sync: Sync | None = None,
-    ) -> Revived:  # fmt: skip
+        self,
+        ids: Iterable[MessageId | str | bytes] | MessageId | str | bytes,
+        *,
+        delay: Delay | None = None,
+        at: At | None = None,
+        sync: Sync | None = None,
+    ) -> Revived:
         """Move dead letters, or one, back among the pending messages (see Wheel.revive)."""
         wanted = list(one_or_many(ids))
         return await self._write(lambda w: w.revive(wanted, delay=delay, at=at, sync=sync))
@@ -387,9 +402,14 @@ class AsyncWheel:
     kill = kill
 
     async def list(
-        self, *, after: At | None = None, before: At | None = None, topic: str | None = None, limit: int | None = None,
+        self,
+        *,
+        after: At | None = None,
+        before: At | None = None,
+        topic: str | None = None,
+        limit: int | None = None,
         dead: bool = False,
-    ) -> AsyncGenerator[Message, None]:  # fmt: skip
+    ) -> AsyncGenerator[Message, None]:
         """Yield pending messages in firing order (see Wheel.list), read in chunks of a few hundred."""
         begin = partial(Wheel.list, after=after, before=before, topic=topic, limit=limit, dead=dead)
         async with contextlib.aclosing(self._read_each(begin)) as found:
@@ -397,9 +417,14 @@ class AsyncWheel:
                 yield message
 
     async def dead(
-        self, *, after: At | None = None, before: At | None = None, topic: str | None = None, error: str | None = None,
+        self,
+        *,
+        after: At | None = None,
+        before: At | None = None,
+        topic: str | None = None,
+        error: str | None = None,
         limit: int | None = None,
-    ) -> AsyncGenerator[Message, None]:  # fmt: skip
+    ) -> AsyncGenerator[Message, None]:
         """Yield dead letters (see Wheel.dead), read in chunks of a few hundred."""
         begin = partial(Wheel.dead, after=after, before=before, topic=topic, error=error, limit=limit)
         async with contextlib.aclosing(self._read_each(begin)) as found:
@@ -449,9 +474,13 @@ class AsyncWheel:
         if any(k.is_used for k in self._keepers):
             raise BadArgument("this wheel's keeper is open already", hint="use that one, or close it first")
         keeper = self._make_keeper(
-            wait=wait, on_jump=on_jump, flush_interval_s=flush_interval_s, keep_dead_s=keep_dead_s, budget=budget,
+            wait=wait,
+            on_jump=on_jump,
+            flush_interval_s=flush_interval_s,
+            keep_dead_s=keep_dead_s,
+            budget=budget,
             history=history,
-        )  # fmt: skip
+        )
         self._keepers = [*(k for k in self._keepers if not k.is_closed), keeper]
         return keeper
 

@@ -90,7 +90,7 @@ class Ballast:
                     self._disk.allocate(fd, size)
                 except OSError:
                     with contextlib.suppress(OSError):  # a part may have been allocated
-                        self._disk.truncate(fd, had)  # mutant: ballast-half-given
+                        self._disk.truncate(fd, had)
                     raise
             return max(had, size)
         finally:
@@ -113,7 +113,7 @@ class Ballast:
                 return False
             fd = self._disk.open(layout.BALLAST, "r+")
             try:
-                self._disk.truncate(fd, known[1] - min(_LENT_BYTES, known[1] // 2))  # mutant: ballast-lent-whole
+                self._disk.truncate(fd, known[1] - min(_LENT_BYTES, known[1] // 2))
             finally:
                 self._disk.close(fd)
         except OSError as exc:

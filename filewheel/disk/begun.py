@@ -102,7 +102,7 @@ class Begun:
     def _sweep(self, count: int) -> None:
         """Find slots for `count` ids: those settled two sweeps ago, and new ones."""
         ids, in_hand = self._ids, self._in_hand
-        free = sorted(self._free + self._settled)  # mutant: slot-written-soon
+        free = sorted(self._free + self._settled)
         known = set(free)
         self._settled = [slot for slot, id_ in enumerate(ids) if id_ not in in_hand and slot not in known]
         missing = max(count, _SLOTS_MIN, len(ids) // 4) - len(free)
@@ -125,7 +125,7 @@ class Begun:
             try:
                 self._disk.pwrite(self._fd, b"".join(self._ids[start:end]), TABLE_AT + start * SLOT_BYTES)
             except OSError:
-                self.close()  # mutant: table-half-counts
+                self.close()
 
     def _announce(self) -> None:
         """Write the whole table and take the lock; do nothing if that fails."""
@@ -170,7 +170,7 @@ class Begun:
 
     def is_known(self, mark: bytes | None) -> bool:
         """Return whether an ingest that started after this mark was written has ended."""
-        return mark is not None and mark == self._mark  # mutant: begun-unlooked
+        return mark is not None and mark == self._mark
 
     def is_old(self) -> bool:
         """Return whether nothing was cancelled since the last ingest. Cost: one read."""
@@ -196,7 +196,7 @@ def read_table(disk: Disk, *, whole: bool = True) -> bytes:
     try:
         if not whole:
             return disk.pread(fd, GENERATION_BYTES, GENERATION_AT)
-        if disk.is_free(fd):  # mutant: dead-table-counts
+        if disk.is_free(fd):
             return b""
         table = disk.pread(fd, max(0, disk.size(fd) - TABLE_AT), TABLE_AT)
         # Last: until it changes, no slot is written again.
@@ -237,7 +237,7 @@ class Marks:
             except OSError as exc:
                 error = disk_error(exc, self._dir.place(layout.BEGUN))
                 error.what = f"{error.what}; {_DONE}"
-                if isinstance(error, WheelFull):  # mutant: done-and-full
+                if isinstance(error, WheelFull):
                     # That error promises that nothing was done.
                     error = DiskError(error.what, errno=exc.errno, path=error.path, hint=_ROOM)
                 raise error from exc
@@ -254,7 +254,7 @@ class Marks:
             raise
         try:
             if mark is not None:
-                disk.pwrite(fd, mark, 0)  # mutant: cancel-unmarked
+                disk.pwrite(fd, mark, 0)
             elif disk.size(fd) < MARK_BYTES:
                 disk.pwrite(fd, bytes(MARK_BYTES), 0)
         except OSError as exc:

@@ -156,11 +156,11 @@ def _alone(where: str, disk: Disk) -> Iterator[None]:
     fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:
-            disk.lock(fd, wait=True)  # mutant: made-together
+            disk.lock(fd, wait=True)
             yield
         finally:
             # An interrupt (Ctrl-C) before the close leaves a file open, and no lock that others wait for.
-            disk.unlock(fd)  # mutant: made-and-held
+            disk.unlock(fd)
     finally:
         disk.close(fd)
 
@@ -192,7 +192,7 @@ def _write(disk: Disk, settings: Settings, where: str) -> None:
     # written first, it would make the remains of a crash a wheel, whose salt a later `create` replaces.
     write_settings(disk, settings, layout.SETTINGS)
     # Between the two, so that the flush of the copy's name covers it. After a crash here the keeper makes the ballast.
-    Ballast(disk, where).make()  # mutant: made-without-ballast
+    Ballast(disk, where).make()
     write_settings(disk, settings, layout.SETTINGS_COPY)
 
 
@@ -220,8 +220,9 @@ def open_directory(
         missing = isinstance(exc, FileNotFoundError)
         raise NoWheel(
             "no such directory" if missing else "not a directory",
-            path=_absolute(where), hint=_where_is(where) if missing else "name a wheel's directory",
-        ) from None  # fmt: skip
+            path=_absolute(where),
+            hint=_where_is(where) if missing else "name a wheel's directory",
+        ) from None
     except OSError as exc:
         raise disk_error(exc, where) from exc
     if write:
@@ -310,7 +311,7 @@ def check_writable(where: str, disk: Disk, *, force: bool) -> None:
 
 def check_owner(where: str, disk: Disk) -> None:
     """Raise Unsafe unless the directory is ours, and closed to others. For changes that need no local file system."""
-    if isinstance(disk, OsDisk):  # mutant: other-users-wheel-paused
+    if isinstance(disk, OsDisk):
         _check_owner(where)
 
 
@@ -324,8 +325,9 @@ def _check_owner(where: str) -> None:
     if info.st_uid != os.geteuid():
         raise Unsafe(
             f"the directory belongs to user {info.st_uid}, you are {os.geteuid()}",
-            path=where, hint="run as its owner",
-        )  # fmt: skip
+            path=where,
+            hint="run as its owner",
+        )
     mode = stat.S_IMODE(info.st_mode)
     if mode & 0o022:
         raise Unsafe("others may write in the directory", path=where, hint=f"`chmod go-w {where}`")
@@ -342,7 +344,7 @@ def _check_closed(where: str) -> None:
         return
     except OSError as exc:
         raise disk_error(exc, where) from exc
-    if stat.S_ISDIR(mode) and mode & 0o022:  # mutant: open-below
+    if stat.S_ISDIR(mode) and mode & 0o022:
         raise Unsafe("others may write in the directory", path=where, hint=f"`chmod go-w {where}`")
 
 
@@ -351,8 +353,9 @@ def _check_network(where: str, force: bool) -> None:
     if kind in NETWORK_TYPES and not force:
         raise NetworkFileSystem(
             f"on a network file system ({kind}), where locks and flushes cannot be trusted",
-            path=where, hint="use a local disk, or force=True (`--force`) if you accept the risk",
-        )  # fmt: skip
+            path=where,
+            hint="use a local disk, or force=True (`--force`) if you accept the risk",
+        )
 
 
 def file_system_type(path: str) -> str:

@@ -28,7 +28,7 @@ from filewheel.disk import forks, pipe
 from filewheel.env import SYSTEM_CLOCK, Env
 from filewheel.native.compiled import Pen, make_pen, write_all
 
-_BASE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # mutant: links-followed
+_BASE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _MODES = {
     "r": os.O_RDONLY | _BASE,
     "r+": os.O_RDWR | _BASE,
@@ -36,7 +36,7 @@ _MODES = {
     "w": os.O_RDWR | os.O_CREAT | _BASE,
     "x": os.O_RDWR | os.O_CREAT | os.O_EXCL | _BASE,
 }
-_DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW  # mutant: dir-links-followed
+_DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _LAP_DIRS_OPEN = 4
 
 
@@ -70,7 +70,7 @@ def is_unreadable(exc: OSError) -> bool:
 
 def _write_all(fd: int, data: bytes, offset: int) -> None:
     done = os.pwrite(fd, data, offset)
-    while done < len(data):  # mutant: short-write
+    while done < len(data):
         more = os.pwrite(fd, data[done:], offset + done)
         if more == 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -95,7 +95,7 @@ class OsDisk:
         fd = self._dirs.get(name)
         if fd is not None:
             return fd
-        if self._root < 0:  # released: without this, -1 would read as a missing name  # mutant: closed-is-missing
+        if self._root < 0:  # released: without this, -1 would read as a missing name
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         parent, _, last = name.rpartition("/")
         if not parent:
@@ -126,7 +126,7 @@ class OsDisk:
             fd = os.open(".", _DIR_FLAGS, dir_fd=self._dir(name))
         try:
             names = os.listdir(fd)
-            was_removed = bool(name) and not names and os.fstat(fd).st_nlink == 0  # mutant: listing-of-the-dead
+            was_removed = bool(name) and not names and os.fstat(fd).st_nlink == 0
         finally:
             os.close(fd)
         if not was_removed:
@@ -173,14 +173,14 @@ class OsDisk:
         try:
             info = os.fstat(fd)
         except BaseException:  # an interrupt (Ctrl-C) too
-            os.close(fd)  # mutant: open-leaks
+            os.close(fd)
             raise
-        if stat.S_ISREG(info.st_mode) and (mode == "r" or info.st_nlink <= 1):  # mutant: link-written pipes-opened
+        if stat.S_ISREG(info.st_mode) and (mode == "r" or info.st_nlink <= 1):
             return fd
         os.close(fd)
         if not stat.S_ISREG(info.st_mode):
             raise ForeignFile(errno.EINVAL, "not a regular file", name)
-        if mode != "w":  # mutant: link-kept
+        if mode != "w":
             raise ForeignFile(errno.EMLINK, "it has another name (a hard link) and would change there too", name)
         self.unlink(name)
         return self.open(name, "x")
@@ -200,7 +200,7 @@ class OsDisk:
                 return os.open(last, _MODES[mode], 0o600, dir_fd=parent)
 
     def close(self, fd: int) -> None:
-        try:  # mutant: close-interrupted
+        try:
             if fd in self._locked:
                 self._free(fd)
         finally:  # an interrupt (Ctrl-C) leaves no file open that stays locked
@@ -208,14 +208,14 @@ class OsDisk:
                 os.close(fd)
             except OSError as exc:
                 # The descriptor is closed in spite of the error. Durable data was flushed before.
-                if exc.errno == errno.EBADF:  # mutant: close-fails
+                if exc.errno == errno.EBADF:
                     raise
 
     def _free(self, fd: int) -> None:
         try:
             # A child of an undetected fork may hold a copy: an unlock frees the lock in all copies.
             with contextlib.suppress(OSError):  # without such a copy, closing is enough
-                self.unlock(fd)  # mutant: lock-not-freed
+                self.unlock(fd)
         finally:  # or a later file with this number would be taken from children
             self._forget_lock(fd)
 
@@ -319,11 +319,11 @@ class OsDisk:
         taken = False
         try:
             # Before the lock is taken: a child forked during the wait would inherit the lock with its copy.
-            forks.keep_from_children(fd)  # mutant: lock-handed-to-child
-            self._locked.add(fd)  # mutant: lock-handed-to-child.2
+            forks.keep_from_children(fd)
+            self._locked.add(fd)
             taken = take()
         finally:
-            if not taken:  # mutant: lock-handed-to-child.3
+            if not taken:
                 self._forget_lock(fd)
         return taken
 
@@ -376,7 +376,7 @@ class OsDisk:
     def __del__(self) -> None:
         # Without the mutex: no other thread has this object, and after a fork the mutex may be held for ever.
         with contextlib.suppress(Exception):
-            self._release()  # mutant: child-waits-for-nobody
+            self._release()
 
 
 def _find_syncfs() -> ctypes._NamedFuncPointer | None:

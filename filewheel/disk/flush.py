@@ -30,6 +30,7 @@ def poisoned_by(what: str, path: str) -> Iterator[None]:
         yield
     except OSError as exc:
         raise Poisoned(
-            f"{what} cannot be made durable ({exc.strerror or exc})", path=path,
+            f"{what} cannot be made durable ({exc.strerror or exc})",
+            path=path,
             hint="look at the kernel log, then open the keeper again",
-        ) from exc  # fmt: skip
+        ) from exc

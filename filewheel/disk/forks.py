@@ -35,7 +35,7 @@ def _in_child() -> None:
     with contextlib.suppress(OSError):
         spare = os.open("/", os.O_RDONLY | os.O_CLOEXEC)
         for fd in _held:
-            os.dup2(spare, fd, inheritable=False)  # mutant: child-closes-other
+            os.dup2(spare, fd, inheritable=False)
         os.close(spare)
     _held.clear()
 
@@ -48,12 +48,12 @@ let_children_have = compiled.let_children_have or _forget
 """Undoes that, before the descriptor is closed."""
 
 if compiled.keep_from_children is None:
-    os.register_at_fork(after_in_child=_in_child)  # mutant: lock-in-child
+    os.register_at_fork(after_in_child=_in_child)
 
 IMPORTS = threading.RLock()
 """Held during an import on demand. A fork waits for its end: in a child of the middle of it, the import never ends."""
 _take, _free = IMPORTS.acquire, IMPORTS.release
-os.register_at_fork(before=_take, after_in_parent=_free, after_in_child=_free)  # mutant: fork-in-an-import
+os.register_at_fork(before=_take, after_in_parent=_free, after_in_child=_free)
 
 AfterFork = Literal["raise", "reopen"]
 """The mode of an inherited handle in a forked child: each call raises Forked, or the first call reopens it."""

@@ -164,7 +164,7 @@ class StandbySleep:
                 return
             alarm = self._alarm = Alarm()
         try:
-            alarm.wait(UNHEARD_S if bell is None else STANDBY_S, bell)  # mutant: standby-blind
+            alarm.wait(UNHEARD_S if bell is None else STANDBY_S, bell)
         finally:
             with self._lock:
                 self._alarm = None
@@ -175,4 +175,4 @@ class StandbySleep:
         with self._lock:
             self._ended = True
             if self._alarm is not None:
-                self._alarm.set()  # mutant: standby-unstoppable
+                self._alarm.set()

@@ -69,7 +69,7 @@ class KeeperLock:
                 error.hint = "stop every keeper, then remove it by hand: it holds no data of filewheel"
             raise error from exc
         try:
-            # mutant: askers-keep-out two-keepers
+            # mutant: two-keepers
             if not self._disk.lock(fd, wait=wait) and not self._lock_among_askers(fd):
                 who = _note(self._disk, fd)
                 does = _DOES.get(who.role, "is the keeper")
@@ -78,7 +78,7 @@ class KeeperLock:
                     error.is_own = True
                     error.hint = "close the keeper that this process opened before: it would wait for itself for ever"
                 raise error
-            if not self._disk.is_named(fd, layout.LOCK):  # mutant: lock-lost-waiting
+            if not self._disk.is_named(fd, layout.LOCK):
                 self._disk.close(fd)
                 return False
             self._note = {"pid": os.getpid(), "started": _started(os.getpid()), "role": role, "ns": _namespace()}
@@ -99,7 +99,6 @@ class KeeperLock:
         try:
             return self._disk.open(layout.LOCK, "rw")
         except OSError as exc:
-            # mutant: first-lock-no-ballast
             if exc.errno not in FULL or role != "keeper" or not Ballast(self._disk, self._dir.path).give_up():
                 raise
         return self._disk.open(layout.LOCK, "rw")
@@ -127,9 +126,10 @@ class KeeperLock:
             who = holder(self._dir)
             raise Locked(
                 "the file was removed or replaced while this process held its lock: another may be the keeper now",
-                pid=who.pid if who is not None else None, path=self._dir.place(layout.LOCK),
+                pid=who.pid if who is not None else None,
+                path=self._dir.place(layout.LOCK),
                 hint="start the keeper again; this file never needs to be removed: its lock ends with its process",
-            )  # fmt: skip
+            )
 
     def beat(self, now_us: int, asked_us: int) -> None:
         """Write signs of life into the note: that this process came around now, and when its consumer last asked.
@@ -205,7 +205,7 @@ def holder(directory: Directory, *roles: str) -> Holder | None:
     except OSError as exc:
         raise disk_error(exc, directory.place(layout.LOCK)) from exc
     try:
-        if directory.disk.is_free(fd):  # mutant: note-believed
+        if directory.disk.is_free(fd):
             return None
         found = _note(directory.disk, fd)
     except OSError as exc:

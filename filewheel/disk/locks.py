@@ -86,7 +86,7 @@ class Held:
 
     def close(self) -> None:
         """Release the locks, the last one first. Raises OSError."""
-        try:  # mutant: release-interrupted
+        try:
             while self._files:
                 self._disk.close(self._files[-1][0])
                 del self._files[-1]
@@ -100,7 +100,7 @@ class Held:
 
     def __del__(self) -> None:
         if getattr(self, "_files", None):  # it has none after an interrupt in `__init__`
-            self.close()  # mutant: held-for-ever
+            self.close()
 
     def _has_open(self, fd: int, name: str) -> bool:
         try:
@@ -131,6 +131,8 @@ def holding_ids(directory: Directory, ids: Iterable[bytes]) -> Iterator[None]:
         if take_ids(held, ids, WAIT_S):
             raise Locked(
                 "another process is in the middle of moving or cancelling a message, and does not go on",
-                role="id", path=directory.path, hint="continue or kill the stopped process",
-            )  # fmt: skip
+                role="id",
+                path=directory.path,
+                hint="continue or kill the stopped process",
+            )
         yield

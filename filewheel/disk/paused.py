@@ -54,7 +54,7 @@ def change_pauses(
     try:
         return _change(directory, change, mend, wait_s)
     except WheelFull:
-        if not Ballast(directory.disk, directory.path).lend():  # mutant: pause-no-ballast
+        if not Ballast(directory.disk, directory.path).lend():
             raise
         return _change(directory, change, mend, wait_s)
 
@@ -62,11 +62,13 @@ def change_pauses(
 def _change(directory: Directory, change: Change, mend: bool, wait_s: float) -> tuple[Pauses, Pauses]:
     disk = directory.disk
     with Held(directory) as held:
-        if not held.take(layout.PAUSED_LOCK, wait_s):  # mutant: pause-unlocked
+        if not held.take(layout.PAUSED_LOCK, wait_s):
             raise Locked(
-                "another process is in the middle of a pause or a resume, and does not go on", role="pause",
-                path=directory.place(layout.PAUSED_LOCK), hint="continue or kill the stopped process",
-            )  # fmt: skip
+                "another process is in the middle of a pause or a resume, and does not go on",
+                role="pause",
+                path=directory.place(layout.PAUSED_LOCK),
+                hint="continue or kill the stopped process",
+            )
         try:
             try:
                 old = read_pauses(disk, directory.path)
@@ -76,7 +78,6 @@ def _change(directory: Directory, change: Change, mend: bool, wait_s: float) -> 
                 old = Pauses()
             new = change(old)
             if new is not old:
-                # mutant: pause-in-place
                 replace_file(disk, layout.PAUSED, layout.PAUSED_TMP, new.to_json())
         except OSError as exc:
             raise disk_error(exc, directory.place(layout.PAUSED), undone=UNWRITTEN) from exc

@@ -65,9 +65,13 @@ class Quarantine:
         log.log(
             logging.ERROR if damage.proven else logging.WARNING,
             "%s: %s at offset %d (%d bytes)%s; kept in %s. Try: filewheel verify",
-            self._dir.place(damage.name), damage.reason, damage.offset, damage.end - damage.offset,
-            "" if damage.proven else ", perhaps a commit that never completed", layout.QUARANTINE,
-        )  # fmt: skip
+            self._dir.place(damage.name),
+            damage.reason,
+            damage.offset,
+            damage.end - damage.offset,
+            "" if damage.proven else ", perhaps a commit that never completed",
+            layout.QUARANTINE,
+        )
         try:
             self._copy(damage)
         except OSError as exc:

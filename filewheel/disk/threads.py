@@ -39,5 +39,6 @@ def reentered(path: str) -> Reentered:
     """Return the error for a call inside another call."""
     return Reentered(
         "this thread is in the middle of another call of this handle",
-        path=path, hint="give signal handlers and destructors a handle of their own",
-    )  # fmt: skip
+        path=path,
+        hint="give signal handlers and destructors a handle of their own",
+    )

@@ -43,15 +43,15 @@ class Begins:
     ) -> tuple[list[bytes], list[bytes]]:
         """Hand out up to `limit` messages that are due by a time (see Head.claim). Raises OSError."""
         mark = self._begun.mark()
-        self._head.look_at_pauses(is_marked=not self._begun.is_known(mark))  # mutant: claim-pauses-unlooked
+        self._head.look_at_pauses(is_marked=not self._begun.is_known(mark))
         self._head.refresh(now_us)
         self._begun.looked(mark)
         puts, ids = self._head.claim(by_us, limit, bounds)
         if begun and ids:
             try:
-                stopped = self.begin(ids)  # mutant: claim-begun-unlooked
+                stopped = self.begin(ids)
             except BaseException:  # no caller has them
-                self._head.give_back(ids)  # mutant: failed-claim-kept
+                self._head.give_back(ids)
                 raise
             if stopped:
                 puts = [put for put in puts if put[ID] not in stopped]
@@ -64,18 +64,18 @@ class Begins:
         Those that were cancelled are forgotten, those that a pause holds are offered again when it ends.
         """
         try:
-            self._begun.publish(ids)  # mutant: begin-mark-first
+            self._begun.publish(ids)
             mark = self._begun.mark()
             if not self._begun.is_known(mark):
-                self._head.look_at_pauses()  # mutant: begin-pauses-unlooked
-                self._store.ingest()  # mutant: looked-early
+                self._head.look_at_pauses()
+                self._store.ingest()
                 self._begun.looked(mark)
         except BaseException:
             self._begun.retract(ids)
             raise
         self._note(ids)
         stopped = self._head.stop(ids)
-        paused = self._head.paused(ids)  # mutant: begin-paused
+        paused = self._head.paused(ids)
         if paused:
             self.give_back(paused)
             stopped = stopped.union(paused)
@@ -90,10 +90,10 @@ class Begins:
             return False
         self._begun.publish(ids)
         # Read the mark first: if it is unchanged, `cancelled` has every message cancelled before it.
-        begins = self._begun.is_old() and all(  # mutant: may-begin-many
+        begins = self._begun.is_old() and all(
             id_ in self._head.claims and id_ not in self._head.cancelled for id_ in ids
         )
-        begins = begins and not self._head.paused(list(ids))  # mutant: may-begin-paused
+        begins = begins and not self._head.paused(list(ids))
         if begins:
             self._note(ids)
         else:
@@ -107,7 +107,7 @@ class Begins:
 
     def give_back(self, ids: list[bytes]) -> None:
         """Offer claimed messages again whose work does not begin after all."""
-        self._begun.retract(ids)  # mutant: given-back-begun
+        self._begun.retract(ids)
         self.times.note(ids, None)
         self._head.give_back(ids)
 

@@ -75,12 +75,12 @@ class Look:
         try:
             data = self._read(whole=True)
             if not data:
-                alive = holder(self._dir) is not None  # mutant: silent-keeper
+                alive = holder(self._dir) is not None
                 return dict.fromkeys(ids, Cancelled.MAYBE_BEGUN if alive else Cancelled.STOPPED)
         except (OSError, FilewheelError):
             return dict.fromkeys(ids, Cancelled.MAYBE_BEGUN)
         generation, table = data[:GENERATION_BYTES], data[GENERATION_BYTES:]
-        other = Cancelled.STOPPED if self._misses_nothing(generation) else Cancelled.MAYBE_BEGUN  # mutant: epoch-unread
+        other = Cancelled.STOPPED if self._misses_nothing(generation) else Cancelled.MAYBE_BEGUN
         begun = begun_of(table, ids)
         return {id_: Cancelled.BEGUN if id_ in begun else other for id_ in ids}
 

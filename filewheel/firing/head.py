@@ -142,7 +142,7 @@ class Head:
         held = None if self.pauses is None else self.pauses.held
         if held is not None and held.is_whole:
             return [], []
-        is_held = held.holds if held is not None and held.is_any else None  # mutant: pause-claims
+        is_held = held.holds if held is not None and held.is_any else None
         self.ready.lay_out(bounds.keys)
         puts: list[bytes] = []
         for rooms in bounds.levels():
@@ -209,7 +209,7 @@ class Head:
         checkpoint, settings, missing = self._store.checkpoint, self._store.dir.settings, self._store.missing
         # mutant: claimed-is-finished
         slots = {s for s in checkpoint.slots if id_floor((s + 1) * US_PER_S) <= frontier and s not in waiting}
-        slots = slots - ready.held  # mutant: held-is-finished
+        slots = slots - ready.held
         slots -= missing.slots  # their messages are unknown  # mutant: missing-finished
         laps: set[int] = set()
         if checkpoint.laps:
@@ -219,6 +219,5 @@ class Head:
                 for lap in checkpoint.laps
                 if id_floor((lap + 1) * settings.slots * US_PER_S) <= frontier and lap not in busy
             }
-            # mutant: lap-held-is-finished
             laps = {lap for lap in laps if ready.held.isdisjoint(settings.seconds_of(lap))}
         return slots, laps

@@ -50,9 +50,10 @@ class Heeding:
         """Raise Closed when the wheel was drained since this keeper was opened: it hands out nothing more."""
         if self.is_drained:
             raise Closed(
-                "the wheel was drained: this keeper hands out nothing more", path=self._dir.path,
+                "the wheel was drained: this keeper hands out nothing more",
+                path=self._dir.path,
                 hint="close it; the next keeper fires after a `filewheel resume`",
-            )  # fmt: skip
+            )
 
     def has_passed_over(self, topic: str) -> bool:
         """Return whether due messages wait because of a claim's `at_most`; they do not end a `wait`.

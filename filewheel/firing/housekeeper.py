@@ -131,7 +131,7 @@ class Housekeeper:
         now = self._clock.steady_us()
         if self._behind or now - self._looked_us >= LOOK_US:
             self._looked_us, self._behind = now, False
-            self._check()  # mutant: lock-lost-steps
+            self._check()
             # The consumer may be busy for hours; new frames must not pile up.
             self._store.ingest()
             self._store.look_for_missing()
@@ -214,7 +214,7 @@ class Housekeeper:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             done = Deal(self._store, spread=True, finished=self._finished).run()
             self._dealt_us = now
-            self._behind = self.much_is_undealt and not done.held  # mutant: deal-paused
+            self._behind = self.much_is_undealt and not done.held
             if done.held or (done.left_segments and not self._behind):
                 self._retry_us = now + RETRY_US  # the cause may be something that could not be dealt, or removed
         except (OSError, DiskError) as exc:
@@ -242,7 +242,7 @@ class Housekeeper:
 
     def deal_all(self) -> None:
         """Deal everything that was read, into lap files where no slots exist; on a full disk, as much as fits."""
-        self._check()  # mutant: lock-lost-deals
+        self._check()
         if self.old_dead is not None:
             self.old_dead.finish(self._clock.steady_us())
         if not needs_deal(self._store, self._finished):

@@ -35,10 +35,13 @@ class Jumps:
             step = (now - self._looked[0]) - (steady - self._looked[1])
             if step > JUMP_LIMIT_US:
                 log.critical(
-                    "%s: the clock jumped ahead by %d s; %s", self._path, step // US_PER_S,
+                    "%s: the clock jumped ahead by %d s; %s",
+                    self._path,
+                    step // US_PER_S,
                     "holding the messages that it makes due until this keeper is opened again"
-                    if self._hold else "firing the messages that it makes due",
-                )  # fmt: skip
+                    if self._hold
+                    else "firing the messages that it makes due",
+                )
                 if self._hold:
                     self.held_us += step
             elif step < -US_PER_S:

@@ -58,9 +58,9 @@ class Killer:
     def _answer(self) -> None:
         """Answer the requests whose message is settled."""
         for id_, asked in list(self._asked.items()):
-            if id_ not in self._head.claims:  # mutant: kill-answered-early
+            if id_ not in self._head.claims:
                 del self._asked[id_]
-                was_cancelled = self._ends.watched.pop(id_, False)  # mutant: killed-cancel-unsaid
+                was_cancelled = self._ends.watched.pop(id_, False)
                 answer = Killed.CANCELLED if was_cancelled else Killed.KILLED
                 for request in asked.requests:
                     self._box.answer(request, answer if asked.kill.worked else Killed.ENDED)

@@ -118,10 +118,15 @@ class Observer:
                 continue
             made.append(
                 Run(
-                    message.id, message.root or message.id, message.topic, message.key, message.due_us,
-                    message.attempt, *((began[id_][0], places.get(id_, PROGRAM)) if id_ in began else (None, None)),
+                    message.id,
+                    message.root or message.id,
+                    message.topic,
+                    message.key,
+                    message.due_us,
+                    message.attempt,
+                    *((began[id_][0], places.get(id_, PROGRAM)) if id_ in began else (None, None)),
                 )
-            )  # fmt: skip
+            )
         return made, len(begun)
 
     def close(self) -> None:
@@ -134,7 +139,7 @@ class Observer:
     def _try(self, act: Callable[[], None]) -> None:
         try:
             act()
-        except Exception:  # a defect here must not end the keeper  # mutant: observer-ends-keeper
+        except Exception:  # a defect here must not end the keeper
             if not self._failed:
                 log.exception("%s: what runs cannot be published; logged once", self._dir.path)
             self._failed = True

@@ -85,8 +85,8 @@ class OldDead:
         """Drop a portion, those that died first; return whether there may be more."""
         store = self._store
         # A clock that is put forward by mistake makes nothing old: the time since the opening has really passed.
-        now_us = min(store.clock.now_us(), store.clock.steady_us() + self._ahead_us)  # mutant: dead-by-a-jump
-        end = id_floor(DEAD_US + max(0, now_us - self._keep_us))  # mutant: dead-dropped-young
+        now_us = min(store.clock.now_us(), store.clock.steady_us() + self._ahead_us)
+        end = id_floor(DEAD_US + max(0, now_us - self._keep_us))
         with Snapshot(store.dir) as snapshot:
             old = {put[ID]: topic_of(put) for put in islice(snapshot.puts(DEAD_FLOOR, end), AT_ONCE)}
         if not old:

@@ -58,7 +58,7 @@ class KnownPauses:
             if identity == self._identity:
                 return False
             self.held = PausedMessages(read_pauses(disk, self._dir.path))
-        except (Damaged, OSError) as exc:  # mutant: pauses-damaged-none
+        except (Damaged, OSError) as exc:
             if self._failed != (identity, str(exc)):
                 log.error("%s; paused as before: %s", exc, before)
             self._failed = identity, str(exc)

@@ -35,7 +35,7 @@ class Pulse:
         now = self._turned_us = self._clock.steady_us()
         if self._written_us is None or now - self._written_us >= BEAT_US:
             self._written_us = now
-            self._keeper_lock.beat(self._clock.now_us(), self._asked_us)  # mutant: keeper-without-beat
+            self._keeper_lock.beat(self._clock.now_us(), self._asked_us)
 
     def stalled_s(self) -> float:
         """Return for how many seconds the background thread has not come around; 0 without one."""

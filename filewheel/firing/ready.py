@@ -324,7 +324,7 @@ class Ready:
         if self.held:
             floor = id_floor(min(self.held) * US_PER_S)
             self.held.clear()
-            self.forget_from(floor)  # mutant: held-for-good
+            self.forget_from(floor)
 
     def _forget(self, gone: list[bytes]) -> None:
         """Stop counting messages as waiting: they are on disk only, or dropped."""
@@ -380,7 +380,7 @@ class Ready:
         taken = aside.take(before, limit, at_most)
         gone = []
         held: list[bytes] = []
-        if is_held is not None:  # mutant: aside-unheld
+        if is_held is not None:
             held = [put for put in taken if is_held(put)]
             taken = [put for put in taken if not is_held(put)]
         at = self._head

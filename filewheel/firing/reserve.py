@@ -54,10 +54,10 @@ class Reserve:
     def spend(self, act: Callable[[], None]) -> None:
         """Call `act`, which writes for a settlement, with all the room that can be made. Raises WheelFull."""
         try:
-            # mutant: no-ballast retained-over-acks
+            # mutant: retained-over-acks
             self._try(act, self._store.removal.give_up_retained, self._give_up_ballast)
         except WheelFull as exc:
-            self._was_refused = True  # mutant: refusal-forgotten
+            self._was_refused = True
             fires_again(exc)
             raise
         self._was_refused = False
@@ -95,12 +95,11 @@ class Reserve:
         if self.ballast.find():
             return limit
         try:
-            # mutant: room-not-made
             self._try(lambda: self._store.own.reserve(limit * DROP_BYTES), self._store.removal.give_up_retained)
         except DiskError as exc:
             if not self._is_short:
                 log.critical("%s: %s; there is no ballast, so messages are handed out one by one", exc.path, exc.what)
             self._is_short = True
-            return 1  # mutant: hands-out-without-room
+            return 1
         self._is_short = False
         return limit

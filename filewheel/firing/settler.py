@@ -89,13 +89,15 @@ class Settler:
                 name = str(MessageId(id_)) if len(id_) == 16 else repr(id_)
                 raise NotClaimed(
                     f"message {name} is not claimed by this keeper",
-                    path=self._store.dir.path, hint="acknowledge each message once, by the keeper that claimed it",
-                )  # fmt: skip
+                    path=self._store.dir.path,
+                    hint="acknowledge each message once, by the keeper that claimed it",
+                )
         if len(set(ids)) < len(ids):
             raise NotClaimed(
                 "a message is named twice in one call",
-                path=self._store.dir.path, hint="settle each message once",
-            )  # fmt: skip
+                path=self._store.dir.path,
+                hint="settle each message once",
+            )
         return ids
 
     def _settle_plain(
@@ -145,8 +147,10 @@ class Settler:
             return None
         exc = self._trouble or Locked(
             f"another process has the lock of a key or of a message, and {count} settlements wait for it",
-            role="id", path=self._store.dir.path, hint="continue or kill the process that is stopped",
-        )  # fmt: skip
+            role="id",
+            path=self._store.dir.path,
+            hint="continue or kill the process that is stopped",
+        )
         return fires_again(exc)
 
     def _were_tried(self, ids: Iterable[bytes]) -> None:
@@ -237,7 +241,7 @@ class Settler:
             held.close()  # those of a try that found the disk full
             busy = locks.take_ids(held, ids, 0)  # mutant: id-retry-unlocked id-waited-for
 
-        self._reserve.spend(take)  # mutant: id-lock-no-ballast
+        self._reserve.spend(take)
         return busy
 
     @property

@@ -150,9 +150,17 @@ def scan(
 ) -> Scanner:
     """Return a scanner over an open file; it skips holes."""
     return Scanner(
-        lambda size, offset: disk.pread(fd, size, offset), start, end, seed, resync=resync, lo=lo, hi=hi,
-        headers=headers, data_from=lambda offset: disk.data_from(fd, offset), block_bytes=block_bytes,
-    )  # fmt: skip
+        lambda size, offset: disk.pread(fd, size, offset),
+        start,
+        end,
+        seed,
+        resync=resync,
+        lo=lo,
+        hi=hi,
+        headers=headers,
+        data_from=lambda offset: disk.data_from(fd, offset),
+        block_bytes=block_bytes,
+    )
 
 
 class Scanner:
@@ -296,7 +304,7 @@ class Scanner:
                         return Gap(start, at + hit, reason, blank=False)
                 hit = block.find(MAGIC, hit + 1)
             at += len(block)
-            if is_blank and self._data_from is not None:  # mutant: holes-read
+            if is_blank and self._data_from is not None:
                 # A file may have a hole of a terabyte; frames start on multiples of 8.
                 at = max(at, self._data_from(at) & ~7)
         return Gap(start, self._end, reason, blank=blank, at_end=True)

@@ -67,7 +67,7 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
         if not isinstance(key, str) or not isinstance(value, str):
             raise BadArgument(f"headers map str to str; {key!r} maps to {value!r}")
         more = len(_encode(key, "a header")) + len(_encode(value, "a header"))
-        if key.startswith(PREFIX):  # mutant: own-headers-count
+        if key.startswith(PREFIX):
             own_size += more
         else:
             count += 1

@@ -229,7 +229,7 @@ def parse_pauses(data: bytes, path: str) -> Pauses:
         rows = fields.pop("entries")
         _that(type(rows) is list and all(set(row) == _KEYS for row in rows), "entries", rows)
         pauses = Pauses(tuple(Pause(**row) for row in rows), **fields)
-        _check(pauses)  # mutant: pauses-unbounded
+        _check(pauses)
     except Unsealed as exc:
         raise Damaged("the list of pauses fails its checksum", path=path, hint=_HINT) from exc
     except (ValueError, TypeError, KeyError, AttributeError) as exc:
@@ -250,7 +250,7 @@ def _check(pauses: Pauses) -> None:
         _that(_is_count(pause.since_us), "since_us", pause.since_us)
         new_pause(  # a BadArgument is a ValueError
             pause.name if pause.what == "topic" else None, pause.name if pause.what == "schedule" else None, pause.why
-        )  # fmt: skip
+        )
 
 
 def _is_count(value: object) -> bool:

@@ -79,8 +79,9 @@ def parse_settings(data: bytes, path: str) -> Settings:
         if type(number) is int and number > FORMAT:
             raise NewerFormat(
                 f"this wheel has format {number}; this filewheel reads up to format {FORMAT}",
-                path=path, hint="upgrade filewheel",
-            )  # fmt: skip
+                path=path,
+                hint="upgrade filewheel",
+            )
         settings = Settings(**fields)
         _check_settings(settings)
     except Unsealed as exc:

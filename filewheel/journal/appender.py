@@ -300,10 +300,19 @@ class Appender:
         writer = self.lender.writer
         segment, ticket = writer.segment, writer.written + 1
         assert segment is not None
-        segment.append(seal(
-            body, seed=segment.seed, offset=segment.offset, number=ticket - writer.first,
-            synced=writer.synced(self._durable), puts=puts, drops=drops, first=first, last=last,
-        ))  # fmt: skip
+        segment.append(
+            seal(
+                body,
+                seed=segment.seed,
+                offset=segment.offset,
+                number=ticket - writer.first,
+                synced=writer.synced(self._durable),
+                puts=puts,
+                drops=drops,
+                first=first,
+                last=last,
+            )
+        )
         writer.written = ticket
         if self.copies is not None:  # mutant: mirror-batch-unwritten
             self.copies.write(ticket, body, puts, drops, first, last)
@@ -319,17 +328,28 @@ class Appender:
         writer, copies = self.lender.writer, self.copies
         segment, ids = writer.segment, writer.ids
         if (
-            copies is not None or segment is None or segment.failed
-            or segment.offset + size > writer.free_to or ids.seq >= SEQ_END
-        ):  # fmt: skip
+            copies is not None
+            or segment is None
+            or segment.failed
+            or segment.offset + size > writer.free_to
+            or ids.seq >= SEQ_END
+        ):
             writer = self.ready(size)
             segment, ids, copies = writer.segment, writer.ids, self.copies
             assert segment is not None
         first, durable, ticket = writer.first, self._durable, writer.written + 1
         frame, id_ = put_frame(
-            ids.low, ids.take(1), due_us, enqueued_us, tail, payload, segment.seed, segment.offset,
-            ticket - first, durable - first if durable > first else 0,
-        )  # fmt: skip
+            ids.low,
+            ids.take(1),
+            due_us,
+            enqueued_us,
+            tail,
+            payload,
+            segment.seed,
+            segment.offset,
+            ticket - first,
+            durable - first if durable > first else 0,
+        )
         segment.append(frame)  # mutant: mirror-first
         writer.written = ticket
         if copies is not None:  # mutant: mirror-first.2

@@ -89,9 +89,14 @@ class Copies:
 
     def _begin(self, member: Member, since: int) -> Mirror:
         return Mirror(
-            member, self._roster, since, lock=self._lock, done=self._done, failed=self._failed,
+            member,
+            self._roster,
+            since,
+            lock=self._lock,
+            done=self._done,
+            failed=self._failed,
             env=self._dir.env,
-        )  # fmt: skip
+        )
 
     def _wait_open(self, new: list[Mirror]) -> None:
         with self._lock:
@@ -189,8 +194,10 @@ class Copies:
             cannot = f"the mirror{'s' if failed[1:] else ''} {names}"
         return TooFewCopies(
             f"{needed} wheels must hold a message, and {cannot}; {outcome}",
-            copies=held, path=self._dir.path, hint=self._go_on([path for path, _ in failed], held),
-        )  # fmt: skip
+            copies=held,
+            path=self._dir.path,
+            hint=self._go_on([path for path, _ in failed], held),
+        )
 
     def _go_on(self, failed: list[str], held: int) -> str:
         """Return the commands after which enqueues succeed again; none of them needs the disk that failed."""
@@ -214,8 +221,7 @@ class Copies:
                     continue
                 if mirror.member.wheel not in self._logged:
                     self._logged.add(mirror.member.wheel)
-                    log.warning("%s: mirror %s failed: %s", self._dir.path, mirror.member.path,
-                                reason(mirror.error))  # fmt: skip
+                    log.warning("%s: mirror %s failed: %s", self._dir.path, mirror.member.path, reason(mirror.error))
                 now_us = self._clock.steady_us()
                 before_us, mirror.tried_us = mirror.tried_us, now_us
                 # mutant: broken-tried-always

@@ -165,7 +165,7 @@ class Journal:
     def _append(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> int:
         """Write a frame for which the appender is ready; return its ticket."""
         if drops and self.marks is not None:
-            self.marks.make()  # mutant: mark-made-late
+            self.marks.make()
         ticket = self.appender.append(body, puts, drops, first, last)
         if drops:
             self._dropped = ticket

@@ -212,9 +212,10 @@ class Mirror:
             self._identity = identity
         if not self._writer.is_there():  # mutant: mirror-journal-deleted
             raise Unsafe(
-                "the journal of this handle is missing, and perhaps the wheel too", path=self._dir.path,
+                "the journal of this handle is missing, and perhaps the wheel too",
+                path=self._dir.path,
                 hint="`filewheel verify`, then open the wheel again",
-            )  # fmt: skip
+            )
 
     def _step(self) -> bool:
         """Do the next thing that was asked for; False when this life is over."""

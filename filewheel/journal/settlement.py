@@ -25,8 +25,12 @@ _WHATS = get_args(What)
 GONE = ("acked", "killed")
 """The outcomes after which the message is gone."""
 _REASONS: dict[str, int] = {
-    "acked": ACKED, "retried": RETRIED, "deferred": RESCHEDULED, "buried": BURIED, "killed": CANCELLED,
-}  # fmt: skip
+    "acked": ACKED,
+    "retried": RETRIED,
+    "deferred": RESCHEDULED,
+    "buried": BURIED,
+    "killed": CANCELLED,
+}
 _MOVED = ("retried", "deferred")
 _REASON_BYTES_MAX = 1000
 

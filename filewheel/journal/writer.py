@@ -81,9 +81,16 @@ class Writer:
         segment = self.segment
         if segment is not None and segment.offset and not segment.failed and durable == self.written:  # mutant: no-seal
             end = seal(
-                b"", seed=segment.seed, offset=segment.offset, number=self.number, synced=self.synced(durable),
-                puts=0, drops=0, first=ID_END, last=ID_MIN,
-            )  # fmt: skip
+                b"",
+                seed=segment.seed,
+                offset=segment.offset,
+                number=self.number,
+                synced=self.synced(durable),
+                puts=0,
+                drops=0,
+                first=ID_END,
+                last=ID_MIN,
+            )
             with contextlib.suppress(FilewheelError):
                 segment.append(end)
 
@@ -136,9 +143,16 @@ class Lender:
         ids, segment = writer.ids, writer.segment
         assert segment is not None
         pen = disk.pen(
-            segment.fd, ids.low, ids.seq, SEQ_END, segment.seed, segment.offset, writer.free_to,
-            writer.number, writer.synced(durable),
-        )  # fmt: skip
+            segment.fd,
+            ids.low,
+            ids.seq,
+            SEQ_END,
+            segment.seed,
+            segment.offset,
+            writer.free_to,
+            writer.number,
+            writer.synced(durable),
+        )
         if pen is None:
             return False
         # Set `_pen` before `put`: if Ctrl-C hits in between, the pen is simply unused.

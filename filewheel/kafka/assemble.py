@@ -77,9 +77,13 @@ def delay_service(
         transport, open_wheel, rules, rules.understand, settings, topics=topics, tally=tally, lock=lock
     )
     service.node.about = About(
-        node=str(config.get("client.id", node)), host=socket.gethostname(), pid=os.getpid(),
-        data=os.path.abspath(data), keyed=policy.keyed, standby=settings.standby == "all",
-    )  # fmt: skip
+        node=str(config.get("client.id", node)),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        data=os.path.abspath(data),
+        keyed=policy.keyed,
+        standby=settings.standby == "all",
+    )
     return service
 
 

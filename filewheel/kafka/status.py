@@ -86,10 +86,7 @@ def reports_of(view: View, now_ms: int) -> list[PartitionReport]:
             latest[note.node] = note
     alive = None if view.members is None else {member.client_id for member in view.members}
     following = {n.node for n in latest.values() if n.standby and (alive is None or n.node in alive)}
-    return [
-        _report(p, view, owners.get(p), notes.get(p), following, now_ms)
-        for p in sorted(view.ranges)
-    ]  # fmt: skip
+    return [_report(p, view, owners.get(p), notes.get(p), following, now_ms) for p in sorted(view.ranges)]
 
 
 def _report(
@@ -101,7 +98,8 @@ def _report(
     offset = view.committed.get(partition, (None, ""))[0]
     lag = None if log is None or offset is None else max(log[1] - offset, 0)
     return PartitionReport(
-        partition, owner,
+        partition,
+        owner,
         host=current.host if current else None,
         data=current.data if current else None,
         state=current.state if current else None,
@@ -113,7 +111,7 @@ def _report(
         late_ms=current.late_ms if current else None,
         standbys=None if owner is None else len(following - {owner}),
         problem=_problem(view, owner, current, log, now_ms),
-    )  # fmt: skip
+    )
 
 
 def _problem(view: View, owner: str | None, note: Note | None, log: tuple[int, int] | None, now_ms: int) -> str:

@@ -52,11 +52,12 @@ class Unreadable:
 def read_bucket(disk: Disk, fd: int, place: str, most: int = BUCKET_BYTES_MAX) -> bytes:
     """Read an open bucket whole. Raises OSError, Damaged with nothing read when it is too long to be one."""
     size = disk.size(fd)
-    if size > most:  # mutant: bucket-unbounded
+    if size > most:
         raise Damaged(
             f"{size} bytes are more than a file of keys can have ({most}): its keys cannot be looked up",
-            path=place, hint="stop the keeper, then `filewheel repair` makes it again",
-        )  # fmt: skip
+            path=place,
+            hint="stop the keeper, then `filewheel repair` makes it again",
+        )
     return disk.pread(fd, size, 0)
 
 

@@ -212,6 +212,6 @@ def _check_file(directory: Directory, bucket: int, add: Add) -> None:
 
 def unreadable(exc: OSError) -> str:
     """Return as text why a file cannot be read; raise a temporary error, which is no finding."""
-    if not is_unreadable(exc):  # mutant: verify-moment
+    if not is_unreadable(exc):
         raise exc
     return f"cannot be read: {exc.strerror or exc}"

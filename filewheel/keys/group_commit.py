@@ -125,9 +125,14 @@ class GroupCommit:
     def _write_some(self, calls: Sequence[_Call], journal: Journal, now_us: int) -> None:
         asks = [ask for call in calls for ask in call.asks]
         made, ticket = put_all(
-            self._keys, journal, asks, now_us=now_us, path=self._path,
-            durable=any(call.durable for call in calls), all_or_none=calls[0].all_or_none,
-        )  # fmt: skip
+            self._keys,
+            journal,
+            asks,
+            now_us=now_us,
+            path=self._path,
+            durable=any(call.durable for call in calls),
+            all_or_none=calls[0].all_or_none,
+        )
         at = 0
         for call in calls:
             call.made = made[at : at + len(call.asks)], ticket
@@ -149,5 +154,6 @@ class GroupCommit:
 def _unknown(path: str) -> FilewheelError:
     return FilewheelError(
         "the thread that wrote for this one was interrupted; this message may be enqueued or not",
-        path=path, hint='enqueue it again with on_conflict="keep"',
-    )  # fmt: skip
+        path=path,
+        hint='enqueue it again with on_conflict="keep"',
+    )

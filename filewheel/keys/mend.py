@@ -89,7 +89,7 @@ def mend_key_files(directory: Directory, quarantine: Quarantine) -> list[str]:
     """
     keys, done = Keys(directory), []
     if _unread(directory, keys, layout.KEY_RECENT):
-        done.append(_mend_recent(directory, keys, quarantine))  # mutant: recent-stays-long
+        done.append(_mend_recent(directory, keys, quarantine))
     bad = [b for b in range(layout.KEY_BUCKETS) if _unread(directory, keys, b)]
     if not bad:
         return done
@@ -117,7 +117,7 @@ def mend_key_files(directory: Directory, quarantine: Quarantine) -> list[str]:
 
 def _unread(directory: Directory, keys: Keys, bucket: int) -> bool:
     """Return whether a file of keys is unreadable."""
-    return keys.is_too_long(bucket) or is_foreign(directory, layout.key_file(bucket))  # mutant: key-file-left
+    return keys.is_too_long(bucket) or is_foreign(directory, layout.key_file(bucket))
 
 
 def _make_way(directory: Directory, quarantine: Quarantine, bucket: int) -> str:

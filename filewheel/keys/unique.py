@@ -54,8 +54,10 @@ def holding(keys: Keys, names: Iterable[str], path: str) -> Iterator[LockedKeys]
 def _busy(keys: Iterable[str], path: str) -> Locked:
     return Locked(
         f"another process is busy with the key {min(keys)!r}, or one of the same file, and does not go on",
-        role="key", path=path, hint="continue or kill the process that is stopped in the middle of an enqueue",
-    )  # fmt: skip
+        role="key",
+        path=path,
+        hint="continue or kill the process that is stopped in the middle of an enqueue",
+    )
 
 
 class Ask(NamedTuple):
@@ -184,7 +186,7 @@ def not_found(key: str | None, old: MessageId | None, path: str) -> NotFound:
         path=path,
         hint="it fired, was cancelled, has moved, or is another wheel's: `filewheel inspect "
         + (f"{old}` names the id that it has now" if old is not None else "list` shows what waits"),
-    )  # fmt: skip
+    )
 
 
 def moved_rest(message: Message) -> bytes:
@@ -195,7 +197,7 @@ def moved_rest(message: Message) -> bytes:
     if message.is_dead:
         attempt = 0
         # It died of its deadline, or the deadline has passed since: it would die again at once.
-        headers = {k: v for k, v in headers.items() if k not in (REASON, DEADLINE)}  # mutant: revived-with-its-deadline
+        headers = {k: v for k, v in headers.items() if k not in (REASON, DEADLINE)}
     root = message.root or message.id
     return pack_middle(message.enqueued_us, message.topic, headers, root=root, attempt=attempt) + pack_payload(
         message.payload
@@ -213,9 +215,11 @@ def add(keys: Keys, journal: Journal, messages: Sequence[Message], *, now_us: in
         # mutant: key-of-the-dead
         if key is not None and not message.is_dead and by_key.setdefault(key, message.id) != message.id:
             raise KeyHeld(
-                f"the messages {by_key[key]} and {message.id} of this call have one key, {key!r}", key=key, path=path,
+                f"the messages {by_key[key]} and {message.id} of this call have one key, {key!r}",
+                key=key,
+                path=path,
                 hint="at most one with a key may live: leave one of them out",
-            )  # fmt: skip
+            )
     puts = [pack_message(m) for m in messages]
     if not by_key:
         journal.write(puts, len(puts))
@@ -256,14 +260,19 @@ def _key_twice(asks: Sequence[Ask], at: int, path: str) -> KeyHeld:
     key = asks[at].key or ""
     before = next(n for n, ask in enumerate(asks) if ask.key == key)
     return KeyHeld(
-        f"messages {before} and {at} of this call (the first is 0) have one key, {key!r}", key=key, path=path,
+        f"messages {before} and {at} of this call (the first is 0) have one key, {key!r}",
+        key=key,
+        path=path,
         hint='give each a key of its own, or say on_conflict="keep" or "replace" (`--on-conflict`)',
-    )  # fmt: skip
+    )
 
 
 def key_held(key: str, id_: bytes, path: str) -> KeyHeld:
     """Return the error that another message holds a key."""
     return KeyHeld(
-        f"the key {key!r} is held by the message {MessageId(id_)}", key=key, id=id_, path=path,
+        f"the key {key!r} is held by the message {MessageId(id_)}",
+        key=key,
+        id=id_,
+        path=path,
         hint='cancel it, wait until it is done, or say on_conflict="keep" or "replace" (`--on-conflict`)',
-    )  # fmt: skip
+    )

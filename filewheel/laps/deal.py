@@ -122,7 +122,7 @@ class Deal:
             self._expire(new, finished)
             prepare_checkpoint(self._disk, new, self._dir.seed)  # mutant: checkpoint-first.2 segments-first files-first
         except (OSError, FilewheelError):
-            self._added.undo()  # mutant: full-half-dealt
+            self._added.undo()
             raise
         finally:
             self._added.close()

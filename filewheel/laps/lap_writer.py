@@ -111,9 +111,10 @@ class LapWriter:
         """Raise if a message would go to a missing file: the other one that could take it is missing too."""
         if puts:
             raise Damaged(
-                "missing, and so is the file that would take its messages", path=self._dir.place(name),
+                "missing, and so is the file that would take its messages",
+                path=self._dir.place(name),
                 hint="restore it, or `filewheel repair`, which accepts the loss",
-            )  # fmt: skip
+            )
 
     def _make_dir(self, lap: int) -> None:
         self._added.make_dir(lap)

@@ -65,7 +65,7 @@ class MissingFiles:
         self._in.setdefault(directory, set()).add(last)
         if span.file is not None:
             span.file.among(self).add(span.file.key)
-        if len(self._files) > NAMED_MAX:  # mutant: absent-noted
+        if len(self._files) > NAMED_MAX:
             if len(self._files) == NAMED_MAX + 1:
                 log.critical("%s: more files are missing; `filewheel verify` names each", self._dir.path)
             return False

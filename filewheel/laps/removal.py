@@ -141,9 +141,13 @@ class Removal:
             if roster is None:
                 return not was_in_set(self._disk)
             return None is not mark_stale(
-                self._dir, lambda m: m.mode == "ship" or m.state != "current", why,
-                epoch=roster.epoch, now_us=self._dir.env.clock.now_us(), unkept=True,
-            )  # fmt: skip
+                self._dir,
+                lambda m: m.mode == "ship" or m.state != "current",
+                why,
+                epoch=roster.epoch,
+                now_us=self._dir.env.clock.now_us(),
+                unkept=True,
+            )
         except (OSError, FilewheelError) as exc:
             log.critical("%s: backups that are behind could not be marked stale: %s", self._dir.path, exc)
             return False

@@ -110,9 +110,7 @@ class Store:
             self.removal.remove(layout.CHECKPOINT_TMP)
             self._keep_for_own_roster()
             for writer, covered in self.checkpoint.positions.items():
-                self.tails[writer] = Tail(
-                    self.dir, self.handles, writer, covered, doubt=bool(self.checkpoint.doubt)
-                )  # fmt: skip
+                self.tails[writer] = Tail(self.dir, self.handles, writer, covered, doubt=bool(self.checkpoint.doubt))
             self._sweep_journal()
             found = find_files(self.disk, self.dir.settings.lap_of)
             if self.checkpoint.doubt:  # mutant: doubt-ignored

@@ -51,7 +51,7 @@ class Act:
 
     def __post_init__(self) -> None:
         check_choice("verb", self.verb, VERBS)
-        if not 1 <= len(self.ids) <= IDS_MAX:  # mutant: act-unbounded
+        if not 1 <= len(self.ids) <= IDS_MAX:
             raise BadArgument(f"an act is for 1 to {IDS_MAX:,} messages, not {len(self.ids):,}")
         if self.verb == "kill" and len(self.ids) > 1:
             raise BadArgument(f"one message is killed at a time, not {len(self.ids):,}")
@@ -131,14 +131,20 @@ def propose(wheel: Wheel, act: Act) -> Proposal:
 
 
 _ABSENT = {
-    "cancel": "not pending any more", "reschedule": "not pending any more",
+    "cancel": "not pending any more",
+    "reschedule": "not pending any more",
     "kill": "does not run: it waits, so cancel it, or it has ended",
-    "revive": "no dead letter any more", "drop": "no dead letter any more",
-}  # fmt: skip
+    "revive": "no dead letter any more",
+    "drop": "no dead letter any more",
+}
 """Why a message is left alone."""
 _DONE = {
-    "cancel": "cancelled", "reschedule": "rescheduled", "kill": "killed", "revive": "revived", "drop": "deleted",
-}  # fmt: skip
+    "cancel": "cancelled",
+    "reschedule": "rescheduled",
+    "kill": "killed",
+    "revive": "revived",
+    "drop": "deleted",
+}
 
 
 @dataclass

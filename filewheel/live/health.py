@@ -153,7 +153,7 @@ def _role(directory: Directory, roster: Roster | None) -> Check:
     from filewheel.replication.status import find_primary  # loaded only where there is a set
 
     path, theirs = find_primary(directory.path, directory.env)
-    if theirs.epoch > roster.epoch:  # mutant: health-of-the-fenced
+    if theirs.epoch > roster.epoch:
         return Check("role", "fenced", f"it fires nothing more: {path} was promoted in its place")
     return Check("role", "", f"the primary, epoch {roster.epoch}")
 
@@ -166,7 +166,6 @@ def _paused(directory: Directory) -> tuple[Pauses, Check]:
     try:
         pauses = read_pauses(directory.disk, directory.path)
     except Damaged as exc:
-        # mutant: health-of-damaged-pauses
         return Pauses(), Check("paused", "damaged", f"{exc.what}: no keeper can start")
     return pauses, Check("paused", "", f"paused, and not judged: {pauses}" if pauses.entries else "nothing is")
 
@@ -181,13 +180,13 @@ def _waiting(directory: Directory, pauses: Pauses, max_dead: int | None) -> tupl
     first = None
     with Snapshot(directory) as snapshot:
         for put in snapshot.puts(ID_MIN, id_floor(max(0, directory.env.clock.now_us()))):
-            if put[ID] not in begun and not held.holds(put):  # mutant: running-is-late paused-is-late
+            if put[ID] not in begun and not held.holds(put):
                 first = put[ID]
                 break
         dead = None
         if max_dead is not None:
             dead = sum(1 for _ in islice(snapshot.puts(DEAD_FLOOR, ID_END), max_dead + 1))
-        names = dict.fromkeys([*missing, *(damage.name for damage in snapshot.problems())])  # mutant: gone-is-healthy
+        names = dict.fromkeys([*missing, *(damage.name for damage in snapshot.problems())])
     if not names:
         return first, dead, Check("files", "", "no file is missing or damaged, as far as was read")
     some = ", ".join([*names][:3]) + (", …" if len(names) > 3 else "")
@@ -219,12 +218,12 @@ def _alive(directory: Directory, found: Holder, patience_us: int) -> Check:
             "alive", "", "not known: the keeper gives no signs of life; it is an older version, or just starts"
         )
     silent_us = abs(now_us - found.beat_us)
-    if silent_us > patience_us:  # mutant: stuck-is-healthy
+    if silent_us > patience_us:
         return Check(
             "alive", "stuck", f"{found} has not come around for {_span(silent_us)}: it hangs, or its disk does"
         )
     idle_us = now_us - (found.beat_us if found.asked_us is None else found.asked_us)
-    if idle_us > patience_us and not _is_busy(directory):  # mutant: idle-is-healthy
+    if idle_us > patience_us and not _is_busy(directory):
         return Check(
             "alive", "stuck", f"{found} has nothing in hand and has not asked for messages for {_span(idle_us)}"
         )
@@ -242,7 +241,7 @@ def _lag(waits: bytes | None, lag_us: int, max_lag_us: int) -> Check:
     if waits is None:
         return Check("lag", "", "no due message waits")
     text = f"the first due message has waited for {_span(lag_us)}"
-    if lag_us > max_lag_us:  # mutant: late-is-healthy
+    if lag_us > max_lag_us:
         return Check("lag", "late", f"{text}: {MessageId(waits)}")
     return Check("lag", "", text)
 
@@ -250,14 +249,14 @@ def _lag(waits: bytes | None, lag_us: int, max_lag_us: int) -> Check:
 def _room(directory: Directory, min_free_bytes: int) -> Check:
     free = directory.disk.free_bytes()
     text = f"{free / (1 << 20):,.0f} MiB are free on its disk"
-    if free < min_free_bytes:  # mutant: full-is-healthy
+    if free < min_free_bytes:
         return Check("room", "nearly-full", text)
     return Check("room", "", text)
 
 
 def _dead(dead: int, max_dead: int) -> Check:
     """Check that messages do not die unseen."""
-    if dead > max_dead:  # mutant: dead-is-healthy
+    if dead > max_dead:
         return Check(
             "dead", "dead", f"more than {_count(max_dead, 'dead letter')}" if max_dead else "a message has died"
         )
@@ -277,7 +276,7 @@ def _backups(directory: Directory, roster: Roster | None, env: Env) -> Check:
     if status.primary_why:
         return Check("backups", "backups", f"{status.primary} cannot be read: {status.primary_why}")
     troubles = {one.member.path: trouble_of(one) for one in status.members}
-    bad = [f"{path}: {why}" for path, why in troubles.items() if why]  # mutant: backups-unasked
+    bad = [f"{path}: {why}" for path, why in troubles.items() if why]
     return Check("backups", "backups" if bad else "", "; ".join(bad) or f"{_count(len(troubles), 'backup')} in step")
 
 

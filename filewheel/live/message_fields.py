@@ -40,15 +40,19 @@ def arguments_of(message: Message) -> tuple[list[Any], dict[str, Any]] | None:
         _, args, kwargs = call_of(message)
     except Damaged:
         return None
-    return (args, kwargs) if _is_shallow([args, kwargs]) else None  # mutant: deep-arguments
+    return (args, kwargs) if _is_shallow([args, kwargs]) else None
 
 
 def _is_shallow(value: object) -> bool:
     """Return whether a value is nested less than NEST_MAX: Python writes none as text that is nested too deeply."""
     inner: list[Any] = [value]
     for _ in range(NEST_MAX):
-        inner = [part for one in inner for part in (one.values() if isinstance(one, dict) else one)
-                 if isinstance(part, (list, dict))]  # fmt: skip
+        inner = [
+            part
+            for one in inner
+            for part in (one.values() if isinstance(one, dict) else one)
+            if isinstance(part, (list, dict))
+        ]
         if not inner:
             return True
     return False
@@ -99,7 +103,7 @@ def _short_call(message: Message) -> str | None:
 def whole_fields(message: Message) -> dict[str, Any]:
     """Return the JSON fields of one message, as `inspect ID` does; of a long payload only the beginning."""
     size = len(message.payload)
-    if size > PAYLOAD_SHOWN:  # mutant: payload-unbounded
+    if size > PAYLOAD_SHOWN:
         headers = {name: value for name, value in message.headers.items() if name != ARGS}
         message = replace(message, payload=message.payload[:PAYLOAD_SHOWN], headers=headers)
     fields = message_fields(message) | {"size": size, "payload_cut": size > PAYLOAD_SHOWN}

@@ -57,7 +57,7 @@ class Query:
 
     def __post_init__(self) -> None:
         check_whole("limit", self.limit, least=1)
-        if self.limit > PAGE_MAX:  # mutant: page-unbounded
+        if self.limit > PAGE_MAX:
             raise BadArgument(f"a page has at most {PAGE_MAX} messages, not {self.limit:,}")
         if self.topic is not None:
             check_topic(self.topic)
@@ -135,7 +135,7 @@ def read_page(wheel: Wheel, query: Query, clock: Clock) -> Page:
     with wheel.snapshot() as snapshot:
         last = lo
         for put in _puts(snapshot, lo, hi):
-            if len(page.messages) == query.limit or size > PAGE_BYTES:  # mutant: page-heavy
+            if len(page.messages) == query.limit or size > PAGE_BYTES:
                 _stop(page, query, last)
                 break
             page.scanned += 1
@@ -144,7 +144,7 @@ def read_page(wheel: Wheel, query: Query, clock: Clock) -> Page:
                 size += len(put)
                 with contextlib.suppress(Damaged):
                     page.messages.append(unpack_put(put))
-            if page.scanned % _LOOK_EACH == 0 and clock.steady_us() > end_us:  # mutant: scan-unbounded
+            if page.scanned % _LOOK_EACH == 0 and clock.steady_us() > end_us:
                 _stop(page, query, last)
                 break
         page.damaged = len(snapshot.problems())

@@ -53,9 +53,12 @@ class PauseProposal:
         """Return all fields."""
         pause = self.act.pause
         return {
-            "verb": self.act.verb, "what": pause.what, "name": pause.name, "needed": self.is_needed,
+            "verb": self.act.verb,
+            "what": pause.what,
+            "name": pause.name,
+            "needed": self.is_needed,
             "question": self.question,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)

@@ -89,9 +89,13 @@ class Meter:
             per_s = {name: max(0.0, newest.counters[name] - first.counters[name]) / over_s for name in COUNTERS}
             late = [max(0, b - a) for a, b in zip(first.late, newest.late, strict=True)]
         return Rates(
-            per_s, over_s if per_s else None, quantile_of(late, 0.5), quantile_of(late, 0.99),
-            published.age_us(now_us), is_stale,
-        )  # fmt: skip
+            per_s,
+            over_s if per_s else None,
+            quantile_of(late, 0.5),
+            quantile_of(late, 0.99),
+            published.age_us(now_us),
+            is_stale,
+        )
 
 
 def _publication(published: Published) -> _Publication:
@@ -137,9 +141,14 @@ def rates_of_ends(ends: Iterable[Ended], now_us: int) -> Rates | None:
     }
     late = sorted(max(0, e.begun_us - e.due_us) for e in found if e.begun_us is not None)
     return Rates(
-        {name: number * US_PER_S / over_us for name, number in per_s.items()}, over_us / US_PER_S,
-        _quantile(late, 0.5), _quantile(late, 0.99), 0, False, "history",
-    )  # fmt: skip
+        {name: number * US_PER_S / over_us for name, number in per_s.items()},
+        over_us / US_PER_S,
+        _quantile(late, 0.5),
+        _quantile(late, 0.99),
+        0,
+        False,
+        "history",
+    )
 
 
 def _quantile(values_us: list[int], q: float) -> float | None:

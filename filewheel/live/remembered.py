@@ -59,7 +59,7 @@ class Remembered(Generic[T]):
         """
         if not self._is_fresh():
             has_one = self._seen is not None or self._error is not None
-            if self._lock.acquire(blocking=not has_one):  # mutant: counted-beside
+            if self._lock.acquire(blocking=not has_one):
                 try:
                     if not self._is_fresh():  # another thread made it while this one waited
                         self._try()
@@ -78,7 +78,7 @@ class Remembered(Generic[T]):
         if self._seen is None and self._error is None:
             return False
         age_us = self._clock.steady_us() - self._made_us
-        return age_us < max(self._least_us, SHARE * self._took_us)  # mutant: counted-each-time
+        return age_us < max(self._least_us, SHARE * self._took_us)
 
     def _try(self) -> None:
         at_us, start_us = self._clock.now_us(), self._clock.steady_us()

@@ -15,13 +15,19 @@ from filewheel.tools.dump import iso
 def run_fields(run: Run, now_us: int) -> dict[str, Any]:
     """Return the JSON fields of a claimed message."""
     return {
-        "id": str(run.id), "first_id": str(run.first_id), "topic": run.topic, "key": run.key,
-        "schedule": run.schedule, "state": run.state,
-        "due": iso(run.due_us), "due_us": run.due_us, "attempt": run.attempt,
+        "id": str(run.id),
+        "first_id": str(run.first_id),
+        "topic": run.topic,
+        "key": run.key,
+        "schedule": run.schedule,
+        "state": run.state,
+        "due": iso(run.due_us),
+        "due_us": run.due_us,
+        "attempt": run.attempt,
         "running_since_us": run.begun_us,
         "runs_s": None if run.begun_us is None else max(0, now_us - run.begun_us) / US_PER_S,
         "where": None if run.place is None else str(run.place),
-    }  # fmt: skip
+    }
 
 
 def running_fields(running: Running, now_us: int, limit: int) -> dict[str, Any]:
@@ -39,14 +45,24 @@ def running_fields(running: Running, now_us: int, limit: int) -> dict[str, Any]:
 def ended_fields(ended: Ended) -> dict[str, Any]:
     """Return the JSON fields of the end of an attempt."""
     return {
-        "id": str(ended.id), "first_id": str(ended.first_id), "topic": ended.topic, "key": ended.key,
+        "id": str(ended.id),
+        "first_id": str(ended.first_id),
+        "topic": ended.topic,
+        "key": ended.key,
         "schedule": ended.schedule,
-        "outcome": ended.outcome, "error": ended.error, "attempt": ended.attempt, "where": ended.place or None,
-        "due": iso(ended.due_us), "due_us": ended.due_us,
-        "begun": None if ended.begun_us is None else iso(ended.begun_us), "begun_us": ended.begun_us,
-        "ended": iso(ended.ended_us), "ended_us": ended.ended_us, "took_us": ended.took_us,
+        "outcome": ended.outcome,
+        "error": ended.error,
+        "attempt": ended.attempt,
+        "where": ended.place or None,
+        "due": iso(ended.due_us),
+        "due_us": ended.due_us,
+        "begun": None if ended.begun_us is None else iso(ended.begun_us),
+        "begun_us": ended.begun_us,
+        "ended": iso(ended.ended_us),
+        "ended_us": ended.ended_us,
+        "took_us": ended.took_us,
         "moved_to": None if ended.moved_to is None else str(ended.moved_to),
-    }  # fmt: skip
+    }
 
 
 def state_fields(message: Message, running: Running) -> dict[str, Any]:
@@ -56,7 +72,10 @@ def state_fields(message: Message, running: Running) -> dict[str, Any]:
     run = running.find(message.id) if state == "running" else None
     if run is not None and run.begun_us is not None and run.place is not None:
         fields |= {
-            "running_since": iso(run.begun_us), "running_since_us": run.begun_us, "where": run.place.kind,
-            "thread": run.place.name or None, "pid": run.place.pid,
-        }  # fmt: skip
+            "running_since": iso(run.begun_us),
+            "running_since_us": run.begun_us,
+            "where": run.place.kind,
+            "thread": run.place.name or None,
+            "pid": run.place.pid,
+        }
     return fields

@@ -88,7 +88,7 @@ def turning(wheel: Wheel, clock: Clock) -> Turning:
         lo, end = id_floor(found.now_us), min(id_floor((found.start_s + SECONDS) * US_PER_S), DEAD_FLOOR)
         end_us = clock.steady_us() + LOOK_S * US_PER_S
         while lo < end:
-            if clock.steady_us() > end_us:  # mutant: turning-unbounded
+            if clock.steady_us() > end_us:
                 found.is_cut = True
                 break
             window = snapshot.window(lo, end, _BUDGET)
@@ -115,16 +115,16 @@ def _overdue(wheel: Wheel, snapshot: Snapshot, found: Turning, clock: Clock) -> 
     while lo < end:
         window = snapshot.window(lo, end, _DUE)
         for put in window.puts:
-            if running.pending_state(put[ID]) == "running":  # mutant: running-overdue
+            if running.pending_state(put[ID]) == "running":
                 found.begun += 1  # also while it is paused: what runs goes on
-            elif held.holds(put):  # mutant: paused-overdue
+            elif held.holds(put):
                 found.paused += 1
             else:
                 found.overdue += 1
                 first = first or [put[ID]]
         lo = window.hi
         is_full = found.overdue > OVERDUE_MAX or (held.is_whole and found.paused > OVERDUE_MAX)
-        if lo < end and (is_full or clock.steady_us() > end_us):  # mutant: overdue-unbounded
+        if lo < end and (is_full or clock.steady_us() > end_us):
             found.has_more_overdue = True
             break
     found.has_more_overdue |= found.overdue > OVERDUE_MAX

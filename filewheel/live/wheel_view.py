@@ -208,19 +208,28 @@ class WheelView:
         Cost: 10 µs for each that is kept, up to the last that is wanted.
         """
         check_whole("limit", limit)
-        if limit > HISTORY_MAX:  # mutant: history-unbounded
+        if limit > HISTORY_MAX:
             raise BadArgument(f"at most {HISTORY_MAX} ends are shown, not {limit:,}")
         return self._open().wheel.history(topic=topic, failed=failed, id=id_, limit=limit)
 
     def health(
-        self, *, max_lag_s: float = MAX_LAG_S, needs_keeper: bool = True, backups: bool = False,
+        self,
+        *,
+        max_lag_s: float = MAX_LAG_S,
+        needs_keeper: bool = True,
+        backups: bool = False,
         max_dead: int | None = None,
-    ) -> Health:  # fmt: skip
+    ) -> Health:
         """Return whether a message that comes due now would fire in time. Raises FilewheelError."""
         return check_health(
-            self._path, max_lag_s=max_lag_s, needs_keeper=needs_keeper, backups=backups, max_dead=max_dead,
-            force=self._force, env=self._env,
-        )  # fmt: skip
+            self._path,
+            max_lag_s=max_lag_s,
+            needs_keeper=needs_keeper,
+            backups=backups,
+            max_dead=max_dead,
+            force=self._force,
+            env=self._env,
+        )
 
     def published(self) -> Published | None:
         """Return the last published metrics of a scheduler. Raises FilewheelError."""

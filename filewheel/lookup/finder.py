@@ -144,12 +144,11 @@ class Finder:
                     try:
                         self._journals.follow(self._checkpoint, wanted, handles)
                         # A deal that was committed in between has moved messages to files that this look does not read.
-                        if self._frames.are_current():  # mutant: finder-once
+                        if self._frames.are_current():
                             return answer(self._places(wanted, handles), handles)
                     except FileNotFoundError:
                         pass  # a covered or finished file was removed: there is a newer checkpoint
                     except BaseException:
-                        # mutant: finder-half-learned
                         self._forget()  # an interrupt (Ctrl-C) too may have left it half done
                         raise
                 self._forget()
@@ -173,13 +172,13 @@ class Finder:
         self.epoch += 1
         self._frames = FrameReader(self._dir)
         checkpoint = self._dir.checkpoint()
-        if checkpoint.deal != self._checkpoint.deal + 1:  # mutant: finder-old-file
+        if checkpoint.deal != self._checkpoint.deal + 1:
             # One deal extends or removes a file. Several may have removed and made it again.
             for file in list(self._files.values()):
                 self._drop(file)
         for file in list(self._files.values()):
             known = file_named(self._dir.settings, file.name)
-            if known is None or known.key not in known.among(checkpoint):  # mutant: finder-gone-file
+            if known is None or known.key not in known.among(checkpoint):
                 self._drop(file)  # it was removed, and another may get its name
         for file in self._journals.files.values():
             file.is_blank = False
@@ -201,7 +200,7 @@ class Finder:
     def _places(self, wanted: list[bytes], handles: Handles) -> Places:
         """Return the places of the puts of pending ids."""
         places: Places = {}
-        dropped = {i for i in wanted if i in self._unmatched} if self._unmatched else set()  # mutant: finder-unmatched
+        dropped = {i for i in wanted if i in self._unmatched} if self._unmatched else set()
         self._sure, self._unsure = set(dropped), {}
         hits = self._journals.hits(wanted)
         self._search(hits, places, dropped, handles)
@@ -296,7 +295,7 @@ class Finder:
         start, end = file.pos, min(length, self._disk.size(fd))
         for item in scan(self._disk, fd, start, end, self._dir.seed(file.name), headers=True):
             if isinstance(item, Frame):
-                self._loaded.unload(file.add(item))  # mutant: finder-old-run
+                self._loaded.unload(file.add(item))
             elif start:
                 # Damage, or another file: start again.
                 self._drop(file)
@@ -316,7 +315,7 @@ class Finder:
             frame = self._frames.at(place, handles)
             if frame is not None:
                 found |= puts_in(frame, ids)
-        if len(found) < len(places):  # mutant: finder-one-copy
+        if len(found) < len(places):
             # A file was damaged since, or removed by hand. There may be another copy.
             with Snapshot(self._dir) as snapshot:
                 found |= snapshot.find(i for i in places if i not in found)

@@ -53,7 +53,6 @@ class Front:
                 if not self._finder.follow():
                     return None
                 self._catch_up()
-                # mutant: front-stale
                 if self._epoch == self._finder.epoch and (len(self._ids) >= count or self._horizon >= DEAD_FLOOR):
                     first = self._ids[:count]
                     return [self._puts[i] for i in first[: bisect_left(first, below)]]
@@ -88,7 +87,6 @@ class Front:
         new = {put[ID]: put for put in puts if put[ID] < self._horizon}
         if not new and not drops:
             return
-        # mutant: front-early-drop
         self._puts = {i: put for i, put in (self._puts | new).items() if i not in self._gone}
         self._ids = sorted(self._puts)
         if len(self._ids) + len(self._gone) > 4 * PUTS_MAX or sum(map(len, new.values())) > BYTES_MAX:

@@ -286,7 +286,7 @@ class FrameReader:
         try:
             return handles.get(name)
         except FileNotFoundError:
-            if not self.are_current():  # mutant: finder-file-gone
+            if not self.are_current():
                 raise
             return None
 

@@ -69,7 +69,7 @@ class JournalIndex:
         for part in self._parts_above(checkpoint):
             name, start = part.name, part.start
             file = self.files.get(name)
-            if file is not None and file.start != start:  # mutant: finder-covered-kept
+            if file is not None and file.start != start:
                 # K2: covered records are in the laps, their drops too, or in the checkpoint (D1, D4).
                 self._drop(file)
                 file = None
@@ -118,11 +118,11 @@ class JournalIndex:
                 continue  # it was half written, and now is whole
             if item.at_end:
                 # I1: it may be half written. Bytes that are not blank are searched again each time.
-                file.is_blank = item.blank  # mutant: finder-passes-by
+                file.is_blank = item.blank
                 return
             # A later frame is there, so the writer has moved on; but this one may have become whole since it was read.
             again = next(iter(scan(disk, fd, item.offset, size, seed, resync=False)), None)
-            if again is None:  # mutant: finder-no-second-look
+            if again is None:
                 file.pos, file.has_gaps = item.end, True
 
     def _is_blank_at(self, fd: int, offset: int) -> bool:
@@ -145,7 +145,7 @@ class JournalIndex:
             run.puts = {}
             self._loaded.hold(run)
             run.take(frame)
-        if self._loaded.is_full and run.puts is not None:  # mutant: finder-grows
+        if self._loaded.is_full and run.puts is not None:
             self._loaded.unload(run)
 
     def _note_news(self, frame: Frame) -> None:
@@ -157,4 +157,4 @@ class JournalIndex:
         self._news[0].extend(r for r in puts if r[ID] < horizon)
         self._news[1].extend(r[ID] for r in drops if r[ID] < horizon)
         if len(self._news[0]) + len(self._news[1]) > NEWS_MAX:
-            self._news, self._horizon = None, b""  # mutant: front-overrun
+            self._news, self._horizon = None, b""

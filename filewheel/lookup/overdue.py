@@ -55,7 +55,7 @@ def overdue_in(
     count = paused = 0
     first_us = None
     for put in snapshot.puts(ID_MIN, id_floor(now_us + 1)):
-        if put[ID] in begun:  # mutant: running-overdue-on-disk
+        if put[ID] in begun:
             continue
         if held.holds(put):
             paused += 1

@@ -224,7 +224,7 @@ class Snapshot:
         newer = self._dir.checkpoint()
         if newer.deal == self.checkpoint.deal:
             for span in missing:
-                self._note(span, Gap(0, span.end, MISSING, at_end=True))  # mutant: missing-unseen
+                self._note(span, Gap(0, span.end, MISSING, at_end=True))
                 self._forget(span)
             return False
         # All records that were dealt since are in the open journals, or newer than this snapshot.
@@ -240,9 +240,9 @@ class Snapshot:
     def problems(self) -> list[Damage]:
         """Return the damage that was found so far, as `verify` reports it."""
         found = [Damage(layout.SETTINGS, 0, 0, note, proven=True) for note in self._dir.notes]
-        if self._doubt:  # mutant: doubt-unsaid
+        if self._doubt:
             found.append(Damage(layout.CHECKPOINT, 0, 0, self._doubt, proven=True))
-        return found + self.damage  # mutant: damage-unsaid
+        return found + self.damage
 
     def _note(self, span: Span, gap: Gap) -> None:
         segment = layout.parse_segment(span.name.rpartition("/")[2])

@@ -98,7 +98,6 @@ class _Counter:
         checkpoint, lap_of = snapshot.checkpoint, directory.settings.lap_of
         self._both = checkpoint.laps.keys() & {lap_of(second) for second in checkpoint.slots}
         """Laps with a file and slots, because one of them was missing: counted as one."""
-        # mutant: both-counted
         self.spans = [s for s in spans_of(directory, checkpoint) if not self._is_counted_with_lap(s)]
 
     def simple(self, span: Span) -> int | None:

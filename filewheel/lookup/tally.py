@@ -120,12 +120,10 @@ class Tally:
 
     def _count(self, checkpoint: Checkpoint, journals: Mapping[str, FileIndex], handles: Handles) -> Stats:
         """Count the new records of the journals."""
-        if checkpoint.deal != self._deal or self._list_laps(checkpoint) != self._listing:  # mutant: tally-missing
+        if checkpoint.deal != self._deal or self._list_laps(checkpoint) != self._listing:
             raise _Stale
-        # mutant: tally-removed
         if any(n not in journals or (journals[n].start, journals[n].pos) < at for n, at in self._read.items()):
             raise _Stale
-        # mutant: tally-torn
         if not self._is_simple or any(file.has_gaps or not file.is_blank for file in journals.values()):
             raise _Unknown
         counts, new = list(self._counts), set[bytes]()
@@ -135,14 +133,14 @@ class Tally:
             assert writer is not None
             for frame in self._news_of(file, handles):
                 puts, drops = _ids_of(frame)
-                _check_own(puts, writer[0])  # mutant: tally-foreign
+                _check_own(puts, writer[0])
                 new.update(drops)
-                pending = [i for i in puts if i not in self._drops and i not in unmatched]  # mutant: tally-early-drop
+                pending = [i for i in puts if i not in self._drops and i not in unmatched]
                 dead = sum(i >= DEAD_FLOOR for i in pending)
                 counts[0] += len(pending) - dead
                 counts[1] += dead
-        new -= self._drops  # mutant: tally-twice
-        if len(new) + len(self._drops) > DROPS_MAX:  # mutant: tally-many
+        new -= self._drops
+        if len(new) + len(self._drops) > DROPS_MAX:
             raise _Unknown
         for id_ in self._finder.has_put(new, handles) if new else ():
             counts[id_ >= DEAD_FLOOR] -= 1

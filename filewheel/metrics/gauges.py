@@ -47,15 +47,17 @@ def disk_gauges(stats: Stats, overdue: Overdue, now_us: int) -> list[Family]:
         ("lap_files", "Files of far laps.", stats.lap_files),
         ("file_bytes", "Bytes in slot and lap files.", stats.file_bytes),
         (
-            "next_due_seconds", "When the next message is due, in seconds since the epoch.",
+            "next_due_seconds",
+            "When the next message is due, in seconds since the epoch.",
             None if next_us is None else next_us / US_PER_S,
         ),
         (
-            "lag_seconds", "How long the first due message that has not begun, and is not paused, has waited.",
+            "lag_seconds",
+            "How long the first due message that has not begun, and is not paused, has waited.",
             overdue.lag_us / US_PER_S,
         ),
         ("keeper_up", "Whether a keeper is running.", int(stats.keeper_up)),
         ("paused", "Whether the whole wheel is paused.", None if pauses is None else int(pauses.wheel is not None)),
         ("pauses", "How many pauses there are, of any kind.", None if pauses is None else len(pauses)),
-    ]  # fmt: skip
+    ]
     return [gauge(PREFIX + name, help_, value) for name, help_, value in values if value is not None]

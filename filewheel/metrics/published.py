@@ -112,10 +112,12 @@ def publish(metrics: Metrics, directory: Directory) -> None:
 
 
 def _write(directory: Directory, text: str, now_us: int) -> None:
-    signed = render([
-        gauge(_AT, "When this was published, in seconds since the epoch.", now_us / US_PER_S),
-        gauge(_PID, "The process that published this.", os.getpid()),
-    ])  # fmt: skip
+    signed = render(
+        [
+            gauge(_AT, "When this was published, in seconds since the epoch.", now_us / US_PER_S),
+            gauge(_PID, "The process that published this.", os.getpid()),
+        ]
+    )
     disk = directory.disk
     try:
         replace_file(disk, layout.METRICS, layout.METRICS_TMP, (signed + text).encode(), flush=False)

@@ -47,9 +47,15 @@ def records_size(records: list[Any], /) -> int:
 
 
 def delayed_puts(
-    records: list[Any], topics: Mapping[bytes, str], default_target: str | None, horizon_ms: int, due_end_ms: int,
-    size_max: int, keyed: bool, /,
-) -> tuple[list[Any], bool]:  # fmt: skip
+    records: list[Any],
+    topics: Mapping[bytes, str],
+    default_target: str | None,
+    horizon_ms: int,
+    due_end_ms: int,
+    size_max: int,
+    keyed: bool,
+    /,
+) -> tuple[list[Any], bool]:
     """Return the puts of records, and whether one is None: the rules have to make it.
 
     `topics` has the names of targets by the value of their header. `horizon_ms` is -1 for none.

@@ -112,9 +112,18 @@ def pack_puts(
 
 
 def put_frame(
-    low: bytes, seq: int, due_us: int, enqueued_us: int, tail: bytes, payload: bytes,
-    seed: int, offset: int, number: int, synced: int, /,
-) -> tuple[bytes, MessageId]:  # fmt: skip
+    low: bytes,
+    seq: int,
+    due_us: int,
+    enqueued_us: int,
+    tail: bytes,
+    payload: bytes,
+    seed: int,
+    offset: int,
+    number: int,
+    synced: int,
+    /,
+) -> tuple[bytes, MessageId]:
     """Return a frame with one new put, and its id. `tail` has the fields between `enqueued_us` and payload."""
     id_ = MessageId((due_us << 70 | int.from_bytes(low, "big") | seq).to_bytes(16, "big"))
     body = b"%b%b\xc0\xcf%b%b%b" % (PUT_PREFIX, id_, enqueued_us.to_bytes(8, "big"), tail, pack_payload(payload))

@@ -172,9 +172,9 @@ class TimeoutWheel:
             self._refuse("callback", callback)
         if context is not None and not isinstance(context, Context):
             self._refuse("context", context)
-        if get_ident() != self._thread:  # mutant: loop-wheel-used-outside
+        if get_ident() != self._thread:
             self._outside(True)
-        if self._loop is not None and self._loop.is_closed():  # mutant: loop-wheel-starts-on-a-closed-loop
+        if self._loop is not None and self._loop.is_closed():
             self._outside(True)
         return number
 
@@ -184,7 +184,7 @@ class TimeoutWheel:
         if ticks >= NEVER:
             return NEVER
         tick = math.floor(max(0.0, ticks))  # -inf: a time before all others
-        return tick + (self._origin + tick * self._tick_s < when)  # mutant: loop-wheel-rounded-down
+        return tick + (self._origin + tick * self._tick_s < when)
 
     def _hand_of(self, now: float) -> int:
         """Return the tick that a time is in: rounded down. The time that `_next` returns is in its tick."""
@@ -192,7 +192,7 @@ class TimeoutWheel:
         if ticks >= NEVER:
             return NEVER
         tick = math.floor(max(0.0, ticks))  # -inf: a time before all others
-        if self._origin + (tick + 1) * self._tick_s <= now:  # mutant: loop-wheel-spins
+        if self._origin + (tick + 1) * self._tick_s <= now:
             return tick + 1
         return tick - (tick > 0 and self._origin + tick * self._tick_s > now)
 
@@ -211,7 +211,7 @@ class TimeoutWheel:
         one._wheel = self
         self._pending += 1
         was = self._armed
-        if empty_at < was:  # mutant: loop-wheel-not-armed
+        if empty_at < was:
             self._armed = empty_at
             try:
                 self._wake(now if when <= now else self._origin + empty_at * self._tick_s)
@@ -259,7 +259,7 @@ class TimeoutWheel:
         until = now + budget_s
         self._thread = get_ident()
         self._armed = IN_TURN
-        if self._round == NO_ROUND:  # mutant: loop-wheel-starves
+        if self._round == NO_ROUND:
             self._round = self._hand_of(now)
             self._due.take_all(self._soon)
         while True:
@@ -270,7 +270,7 @@ class TimeoutWheel:
             elif not self._turn_to_next(self._round):
                 self._round = NO_ROUND
                 return
-            if self._clock() >= until:  # mutant: loop-wheel-turns-to-the-end
+            if self._clock() >= until:
                 return
 
     def _expire(self, one: LoopTimeout) -> None:

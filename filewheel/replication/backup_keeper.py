@@ -88,9 +88,13 @@ class BackupKeeper:
         self._take_in = self.store.on_frame
         self.store.on_frame = self._read
         self._housekeeper = Housekeeper(
-            self.store, self._keys, self._head.finished, flush_interval_s=0.02, on_failure=self._fail,
+            self.store,
+            self._keys,
+            self._head.finished,
+            flush_interval_s=0.02,
+            on_failure=self._fail,
             check=self._keeper_lock.check,
-        )  # fmt: skip
+        )
         try:
             self.store.recover()
         except BaseException as exc:
@@ -118,10 +122,10 @@ class BackupKeeper:
         if not puts:
             return
         try:
-            enter_keys(self._keys, puts, self._clock.now_us(), self.dir.path)  # mutant: backup-no-keys
+            enter_keys(self._keys, puts, self._clock.now_us(), self.dir.path)
         except Damaged:
             for put in puts:
-                self._enter_key_of(put)  # mutant: backup-key-file-spreads
+                self._enter_key_of(put)
 
     def _enter_key_of(self, put: bytes) -> None:
         try:
@@ -137,7 +141,7 @@ class BackupKeeper:
         A crash before the checkpoint is in place leaves bytes above the covered lengths, which do not count. Raises
         OSError or Locked with the wheel unchanged, Poisoned.
         """
-        self._keeper_lock.check()  # mutant: lock-lost-adopts
+        self._keeper_lock.check()
         store = self.store
         new.keeper = store.own.writer
         try:
@@ -162,9 +166,15 @@ class BackupKeeper:
         store = self.store
         with store.lock:
             window = read_window(
-                self.dir, store.handles, store.undealt_spans(), lo, hi, on_gap=store.report_gap,
-                dropped=store.checkpoint.unmatched, budget=_UNDEALT,
-            )  # fmt: skip
+                self.dir,
+                store.handles,
+                store.undealt_spans(),
+                lo,
+                hi,
+                on_gap=store.report_gap,
+                dropped=store.checkpoint.unmatched,
+                budget=_UNDEALT,
+            )
         return ids_of(window.puts)
 
     def forget_files(self, slots: set[int], laps: set[int], floor: bytes) -> None:
@@ -172,7 +182,7 @@ class BackupKeeper:
 
         Records for them in the journals stay. Raises OSError, Poisoned, Locked.
         """
-        self._keeper_lock.check()  # mutant: lock-lost-forgets
+        self._keeper_lock.check()
         with self.store.lock:
             self._head.forget_from(floor)
         Deal(self.store, spread=True, finished=lambda: (slots, laps), only_expire=True).run()

@@ -49,11 +49,11 @@ def compare(
     Cost: about 1.7 µs a message. Raises DiskError, Damaged.
     """
     budget = Budget(records, CHUNK_BYTES)
-    with Snapshot(second) as snapshot:  # mutant: chunk-first-first
+    with Snapshot(second) as snapshot:
         window = snapshot.window(lo, hi, budget)
     there, hi = ids_of(window.puts), window.hi
     del window
-    with Snapshot(first) as snapshot:  # mutant: chunk-first-first.2
+    with Snapshot(first) as snapshot:
         window = snapshot.window(lo, hi, budget)
         damaged = any(d.proven for d in snapshot.damage)
     ours = window.puts

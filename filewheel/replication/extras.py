@@ -55,11 +55,11 @@ def absent(directory: Directory, files: Collection[File]) -> tuple[list[File], s
     ordered = sorted(files, key=lambda file: file.range)
     with Snapshot(directory) as snapshot:
         checkpoint = snapshot.checkpoint
-        if checkpoint.doubt:  # mutant: bygone-doubt
+        if checkpoint.doubt:
             return [], set()
         met = _met_by_puts(snapshot, [file.range for file in ordered])
         in_seconds = {directory.settings.lap_of(second) for second in checkpoint.slots}
-        left = [  # mutant: bygone-journals
+        left = [
             file
             for n, file in enumerate(ordered)
             if n not in met
@@ -166,21 +166,21 @@ class Extras:
                 if why_changed(self._source, self._epoch):
                     self._waits_since_us = now_us
             return None
-        if not (now_us - self._seen_us >= APART_US and passes >= self._seen_pass + 2):  # mutant: suspects-at-once
+        if not (now_us - self._seen_us >= APART_US and passes >= self._seen_pass + 2):
             return None
         left, unread = self._only_here(self._seen)
-        files, unread_too = absent(self._source, self._seen_files)  # mutant: bygone-once
+        files, unread_too = absent(self._source, self._seen_files)
         some_are_met = len(files) < len(self._seen_files)
         damaged = damaged_files(self._source, known, unread | unread_too) if left or files else set()
         # Checked last: a file that was deleted during the checks above is missing by now.
-        # mutant: why-gone-ignored undurable-believed
+        # mutant: undurable-believed
         if has_lost() or why_changed(self._source, self._epoch) or ((left or files) and why_not_durable(self._source)):
             self._waits_since_us = now_us
             return None
         self._seen, self._seen_files = set(), set()
         ranges = [EVERYTHING] if all_lost else ranges_of(self._source, damaged)
         decision = self._split(left, ranges)
-        decision.delete = [  # mutant: bygone-damaged
+        decision.delete = [
             f for f in sorted(files, key=lambda f: f.range) if not any(meets(f.range, one) for one in ranges)
         ]
         decision.by_id = some_are_met or len(decision.delete) < len(files)
@@ -191,7 +191,7 @@ class Extras:
         lost = {id_ for id_ in ids if covers(ranges, id_)}
         # A message with a drop there has ended: if given back, it would not be pending, but other wheels would copy it.
         lost -= dropped_among(self._source, lost) | dropped(self._source, lost)  # mutant: returned-though-dropped
-        return Decision(drop=sorted(ids - lost), give_back=sorted(lost))  # mutant: damage-ignored
+        return Decision(drop=sorted(ids - lost), give_back=sorted(lost))
 
     def _only_here(self, ids: set[bytes]) -> tuple[set[bytes], set[str]]:
         """Return the ids that are pending here and not there, and the names of unreadable files there.

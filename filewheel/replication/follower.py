@@ -97,7 +97,7 @@ class Follower:
         for _, _, _ in self._read(test_locks=True):
             pass
         # A drop of that pass may belong to a put that was written behind the reader: a second pass skips the put. A
-        # drop of the second pass may belong to a put of the next pass: it is held.  # mutant: skip-once
+        # drop of the second pass may belong to a put of the next pass: it is held.
         self._held = [HeldFrame(w, before, frame) for w, before, frame in self._read(test_locks=True) if frame.drops]
 
     def step(self, now_us: int) -> Pass:

@@ -90,7 +90,7 @@ class Heal:
             part = self._take(self._lap_copy.pass_over(plan.alike, lo, plan.hi))
         elif plan.absent and len(absent(self._source, plan.absent)[0]) == len(plan.absent):
             # The journals of both wheels may have records between these files.
-            part = self._take(self._lap_copy.pass_over([], lo, plan.hi))  # mutant: bygone-between
+            part = self._take(self._lap_copy.pass_over([], lo, plan.hi))
             part.absent = plan.absent
         else:
             part = self._compare(lo, plan.hi)

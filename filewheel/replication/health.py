@@ -77,7 +77,7 @@ def damaged_files(directory: Directory, known: Collection[str], unread: Iterable
     """
     # An item with an unreadable note may be of any file.  # mutant: note-illegible
     names = {str(i.get("name", i["item"])) for i in items(directory) if i["item"] not in known}
-    names.update(missing_files(directory), unread)  # mutant: unread-ignored
+    names.update(missing_files(directory), unread)
     return names
 
 

@@ -122,7 +122,7 @@ class LapCopy:
                 done.hi = max(lo, lap_floor(self._source, step.stopped_in))
             # The journals' records of a lap are read when all of its files are copied.
             self._read_journals(snapshot, lo, done, unfinished.unseen)
-            done.extra = {i for i in unfinished.unseen if i < done.hi}  # mutant: graft-extra
+            done.extra = {i for i in unfinished.unseen if i < done.hi}
             unfinished.unseen -= done.extra
             return done
 
@@ -140,7 +140,7 @@ class LapCopy:
             files = [file for lap in laps for file in files_in(self._source.settings, snapshot.checkpoint, lap)]
             done = Copied(hi, size_bytes=sum(file.end for file in files))
             unseen = set(here)
-            self._read_journals(snapshot, lo, done, unseen)  # mutant: graft-alike-journals
+            self._read_journals(snapshot, lo, done, unseen)
             done.extra = unseen
             return done
 
@@ -158,7 +158,7 @@ class LapCopy:
             frames = read_file(self._source, snapshot.handles, file, 0)
             others = read_file(self._keeper.dir, self._keeper.store.handles, file, 0)
             for one, other in zip_longest(frames, others):
-                if one is None or other is None or one.body != other.body:  # mutant: graft-alike
+                if one is None or other is None or one.body != other.body:
                     return False
         return True
 
@@ -179,7 +179,7 @@ class LapCopy:
                 puts.update((r[ID], r) for r in some_puts if lo <= r[ID] < hi)
                 drops.update((r[ID], r) for r in some_drops if lo <= r[ID] < hi)
         done.puts = sorted(put for id_, put in puts.items() if id_ not in drops and id_ not in unseen)
-        done.drops = sorted(drops.values())  # mutant: graft-drops-untold
+        done.drops = sorted(drops.values())
         unseen -= puts.keys()
 
 
@@ -213,7 +213,7 @@ class _CopyStep:
 
     def _copy(self, laps: list[int]) -> int | None:
         try:
-            self._must_fit(laps)  # mutant: graft-no-room
+            self._must_fit(laps)
             for lap in laps:
                 if not self._copy_lap(lap):
                     self._added.undo()
@@ -260,9 +260,16 @@ class _CopyStep:
                 return False
             self._look_at(frame)
             sealed = seal(
-                frame.body, seed=seed, offset=length + size, number=self._new.deal, synced=0,
-                puts=frame.puts, drops=frame.drops, first=frame.first, last=frame.last,
-            )  # fmt: skip
+                frame.body,
+                seed=seed,
+                offset=length + size,
+                number=self._new.deal,
+                synced=0,
+                puts=frame.puts,
+                drops=frame.drops,
+                first=frame.first,
+                last=frame.last,
+            )
             gathered.append(sealed)
             size += len(sealed)
             self.copied += frame.puts
@@ -303,4 +310,4 @@ def read_file(directory: Directory, handles: Handles, file: File, start: int) ->
         yield None
         return
     for item in scan(disk, fd, start, file.end, directory.seed(file.name)):
-        yield item if isinstance(item, Frame) else None  # mutant: graft-torn
+        yield item if isinstance(item, Frame) else None

@@ -119,27 +119,34 @@ class Link:
             self._absorb(member)
         is_known = member.state == "current" or self._fenced
         is_mirror = member.mode == "mirror" and member.state in IN_USE  # mutant: matching-unmatched
-        if is_mirror:  # mutant: heals-unmatched
+        if is_mirror:
             self._match = MirrorMatch()
         # A killed link may have waited for frames that the mirror lacked: a comparison finds them.
-        if is_known and self.bookmark.go_on(self._overflow, clean=is_mirror):  # mutant: surplus-forgotten
+        if is_known and self.bookmark.go_on(self._overflow, clean=is_mirror):
             self.follower = self._follower = Follower(self.source, self.bookmark.positions)
             self._replays = PASSES
         else:
             self.follower = self._follower = Follower(self.source)
             self.follower.skip()
-            self._replays = PASSES  # the last may move a message that the first dropped  # mutant: skip-blindly
+            self._replays = PASSES  # the last may move a message that the first dropped
             self.heal()
 
     def _absorb(self, member: Member) -> None:
         """Give the primary the messages that only this backup has; both followed another primary before."""
         absorbed = Absorption(
-            self.target, self.source, overflow=member.overflow,
+            self.target,
+            self.source,
+            overflow=member.overflow,
             progress=self._progress,
-        ).run()  # fmt: skip
+        ).run()
         if absorbed.kept or absorbed.dropped:
-            log.warning("%s: added %d messages that only %s had, dropped %d that it had fired",
-                        self.source.path, absorbed.kept, self.target.path, absorbed.dropped)  # fmt: skip
+            log.warning(
+                "%s: added %d messages that only %s had, dropped %d that it had fired",
+                self.source.path,
+                absorbed.kept,
+                self.target.path,
+                absorbed.dropped,
+            )
         self.report = replace(self.report, returned=self.report.returned + absorbed.kept)
         # After a crash before this line, the next link absorbs again, which changes nothing.
         self.registration.change(member, lambda known: replace(known, absorb=False))
@@ -245,7 +252,7 @@ class Link:
 
     def _ship(self, frames: Iterable[Frame], now_us: int) -> None:
         """Write the frames of a pass to the backup; a mirror gets them from its producers."""
-        if self._replays and self._match is None:  # mutant: replay-blindly
+        if self._replays and self._match is None:
             frames = still_pending(self.source, frames)
         bundle = Bundle(self.journal)
         for frame in frames:
@@ -264,7 +271,7 @@ class Link:
             self.follower.vanished.clear()
             self._extras.wait(now_us)
             # Their undealt messages are in the backup only.
-            self._lost = self._must_heal = True  # mutant: gone-not-lost
+            self._lost = self._must_heal = True
         self._count(records)
 
     def _count(self, records: int) -> None:
@@ -361,7 +368,7 @@ class Link:
         owed_us = None if self._match is None else self._match.owed_since_us()
         if self._fenced and not (self.follower.is_idle and owed_us is None):
             return False
-        settled = self.follower.is_idle or self._passes >= self._healed_pass + 2  # mutant: never-idle
+        settled = self.follower.is_idle or self._passes >= self._healed_pass + 2
         even = owed_us is None or owed_us > us
         is_repaired = not (self._heal.is_on or self._must_heal or self._extras or self._ended)
         return is_repaired and settled and even
@@ -399,7 +406,7 @@ class Link:
         member = self.registration.look()
         if not self._fenced:
             with contextlib.suppress(Locked):  # copied with a later look
-                copy_pauses(self.source, self.target)  # mutant: pauses-unshipped
+                copy_pauses(self.source, self.target)
         if member.state != "current" and member.since_us != self._state_us:
             # A producer marked it stale and no longer writes to it, or its mode has changed.
             self._state_us = member.since_us
@@ -456,7 +463,7 @@ class Link:
         """Store the backup's position, unless it is healing."""
         if not self._heal.is_on and not self._must_heal and not len(self._extras):
             self._lost = False
-            self._known = self._aside[0]  # their messages have been given back  # mutant: damage-late
+            self._known = self._aside[0]  # their messages have been given back
             self.bookmark.note(
                 self.follower.positions(),
                 self._overflow,

@@ -118,7 +118,7 @@ def _join(
 
     # A crash between the two leaves a backup that its primary does not list; adding it again completes the change.
     planned = join(roster)
-    copy_pauses(ours, theirs)  # first: a member may be promoted  # mutant: joins-unpaused
+    copy_pauses(ours, theirs)  # first: a member may be promoted
     change_roster(theirs, lambda _: replace(planned, role="backup"))
     made = change_roster(ours, join)
     assert made is not None
@@ -153,8 +153,9 @@ def _is_away(member: Member, why: str, primary: str) -> NoWheel:
     remove = f"filewheel -C {shlex.quote(primary)} backup remove {shlex.quote(member.path)}"
     return NoWheel(
         f"a backup is registered under this path, and its wheel cannot be read ({why}); nothing was changed",
-        path=member.path, hint=f"mount its disk; if it is lost, `{remove}`, and then add the new one",
-    )  # fmt: skip
+        path=member.path,
+        hint=f"mount its disk; if it is lost, `{remove}`, and then add the new one",
+    )
 
 
 def _change(
@@ -240,15 +241,17 @@ def _check_free(theirs: Directory, primary: Directory, ours: Roster | None) -> R
     # It says "backup" of this primary, which has no set: an add or a removal was interrupted.
     if roster is not None and (roster.role != "backup" or roster.primary_wheel != primary.settings.id or ours):
         raise WheelExists(
-            f"this wheel is of another set, with the primary {roster.primary}", path=theirs.path,
+            f"this wheel is of another set, with the primary {roster.primary}",
+            path=theirs.path,
             hint="`filewheel backup remove` it there, or name another directory",
-        )  # fmt: skip
+        )
     with Snapshot(theirs) as snapshot:
         if next(snapshot.puts(hi=b"\xff" * 16), None) is not None:  # mutant: add-takes-any
             raise WheelExists(
-                "messages are pending in this wheel; as a backup it would lose them", path=theirs.path,
+                "messages are pending in this wheel; as a backup it would lose them",
+                path=theirs.path,
                 hint="name an empty directory, or `filewheel dump` it first",
-            )  # fmt: skip
+            )
     return roster
 
 
@@ -305,9 +308,11 @@ def _left_over(ours: Directory, roster: Roster | None, which: str, env: Env) -> 
     where = os.path.abspath(check_path(which))
     with contextlib.suppress(FilewheelError, OSError), opened(where, env) as theirs:
         found = read_roster(theirs.disk, where)
-        if found is not None and found.role == "backup" and (
-            found.primary_wheel == ours.settings.id if roster is None else found.set == roster.set
-        ):  # fmt: skip
+        if (
+            found is not None
+            and found.role == "backup"
+            and (found.primary_wheel == ours.settings.id if roster is None else found.set == roster.set)
+        ):
             return Member(where, theirs.settings.id), found.set
     return None
 
@@ -320,7 +325,8 @@ def _find(roster: Roster | None, which: str, path: str) -> Member:
         found = [m for m in members if m.wheel.startswith(which)]
     if len(found) != 1:
         raise NotFound(
-            f"{which!r} names {len(found) or 'no'} backup{'s' if len(found) > 1 else ''}", path=path,
+            f"{which!r} names {len(found) or 'no'} backup{'s' if len(found) > 1 else ''}",
+            path=path,
             hint="`filewheel backup list` shows their paths and ids",
-        )  # fmt: skip
+        )
     return found[0]

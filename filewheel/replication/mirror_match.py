@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from filewheel.format.frame import Frame
 from filewheel.roster.fence import LOOK_US
 
-OWED_US = 300_000  # mutant: owed-at-once
+OWED_US = 300_000
 """After this long a mirror gets a missing frame from the link."""
 SURPLUS_US = 1_000_000
 """Puts that only the mirror has had for this long are extras."""
@@ -48,7 +48,7 @@ class MirrorMatch:
         key = key_of(frame)
         if self._surplus.pop(key, None) is None:
             # An equal frame (a message cancelled twice) counts from the first one: the dict is in order of time.
-            self._owed.setdefault(key, _Seen(frame, now_us))  # mutant: owed-out-of-order
+            self._owed.setdefault(key, _Seen(frame, now_us))
 
     def in_target(self, frame: Frame, now_us: int) -> None:
         """Note a frame that was read in the mirror."""

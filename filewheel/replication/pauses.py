@@ -61,13 +61,12 @@ def _change(directory: Directory, change: Callable[[Pauses], Pauses]) -> tuple[P
 
     def changed(old: Pauses) -> Pauses:
         fence.look()  # under the lock: a promotion since then reads this file after it has fenced this wheel
-        fence.check_may_write()  # mutant: backup-paused
+        fence.check_may_write()
         new, epoch = change(old), 0 if roster is None else roster.epoch
         return old if new == old else replace(new, version=old.version + 1, epoch=max(old.epoch, epoch))
 
     old, new = change_pauses(directory, changed)
     try:
-        # mutant: pause-unmarked
         Marks(directory).note(directory.env.entropy(MARK_BYTES), 1)
     except DiskError as exc:
         log.warning("%s; a keeper sees the change with its next claim, within half a second", exc)
@@ -98,7 +97,6 @@ def _spread(directory: Directory, pauses: Pauses, roster: Roster, peers: Peers) 
                 theirs = read_roster(there.disk, path)
                 is_ours = theirs is not None and theirs.set == roster.set and theirs.epoch == roster.epoch
                 if there.settings.id == wheel and is_ours:
-                    # mutant: older-pauses-win
                     change_pauses(
                         there, lambda old: pauses if pauses.order > old.order else old, mend=True, wait_s=_COPY_WAIT_S
                     )
@@ -108,8 +106,10 @@ def _spread(directory: Directory, pauses: Pauses, roster: Roster, peers: Peers) 
         except (FilewheelError, OSError) as exc:
             log.warning(
                 "%s did not get this change (%s): a replicator brings it there; if that wheel is promoted before, it "
-                "does not know of it", member.path, said_of(exc, member.path),
-            )  # fmt: skip
+                "does not know of it",
+                member.path,
+                said_of(exc, member.path),
+            )
 
 
 def copy_pauses(source: Directory, target: Directory) -> None:
@@ -157,7 +157,7 @@ def take_over(here: Directory, wheels: list[tuple[str, str]], peers: Peers) -> t
     newest = max(found, key=lambda pauses: pauses.order, default=None)
     _, now = change_pauses(
         here, lambda old: old if newest is None or newest.order <= old.order else newest, mend=newest is not None
-    )  # mutant: promotion-resumes
+    )
     if now.entries:
         notes.append(f"paused, as before: {now}; `filewheel resume` ends it")
     return now, notes
@@ -167,5 +167,6 @@ def _warn_of_old_keeper(directory: Directory) -> None:
     """Log a warning if the present keeper is of a version that does not heed pauses."""
     who = holder(directory)
     if who is not None and who.pid is not None and who.drains is None:
-        log.warning("%s: %s is the keeper, and its version of filewheel does not heed pauses: restart it",
-                    directory.path, who)  # fmt: skip
+        log.warning(
+            "%s: %s is the keeper, and its version of filewheel does not heed pauses: restart it", directory.path, who
+        )

@@ -128,9 +128,11 @@ class _Hold:
             fd = there.disk.open(layout.PROMOTE_LOCK, "rw")
             if not there.disk.lock(fd, wait=False):
                 raise Locked(
-                    "another promotion of this set is running", role="promote", path=there.place(layout.PROMOTE_LOCK),
+                    "another promotion of this set is running",
+                    role="promote",
+                    path=there.place(layout.PROMOTE_LOCK),
                     hint="wait until it is done, or end it and promote again; `filewheel backup list` shows the set",
-                )  # fmt: skip
+                )
         except BaseException:
             if fd >= 0:
                 there.disk.close(fd)

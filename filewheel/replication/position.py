@@ -189,7 +189,7 @@ class Bookmark:
         if self._next is None or (at_once and owed_us is None):
             self._next = positions, now_us
         positions, at_us = self._next
-        if owed_us is not None and owed_us <= at_us:  # mutant: note-while-owed
+        if owed_us is not None and owed_us <= at_us:
             return
         if not at_once and 0 <= now_us - self._wrote_us < NOTE_US:
             return

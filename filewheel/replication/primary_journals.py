@@ -155,7 +155,7 @@ class SegmentLosses:
             return set()
         # Read after the listing: a segment is deleted after the checkpoint that covers it (K2).
         checkpoint = self._dir.checkpoint()
-        return {w for w, n in gone if not self._is_covered(checkpoint, w, n)}  # mutant: gone-unseen
+        return {w for w, n in gone if not self._is_covered(checkpoint, w, n)}
 
     def _is_covered(self, checkpoint: Checkpoint, writer: str, segment: int) -> bool:
         covered = checkpoint.positions.get(writer)

@@ -275,9 +275,12 @@ class Promoting:
 
     def _overtaken(self, path: str, epoch: int) -> Fenced:
         return Fenced(
-            f"{path} is being promoted at the same time", primary=path, epoch=epoch, path=self._here.path,
+            f"{path} is being promoted at the same time",
+            primary=path,
+            epoch=epoch,
+            path=self._here.path,
             hint="`filewheel backup list` shows the primary",
-        )  # fmt: skip
+        )
 
     def _take_lock(self, wait_s: float) -> BackupKeeper:
         """Take this wheel's lock, as a backup's keeper, which enters the keys of its undealt messages."""
@@ -368,9 +371,14 @@ class Promoting:
         now_us = self._env.clock.now_us()
         retention = Retention(self._here, limit_bytes=self._roster.retain_bytes)
         old = Member(
-            self._old, self._old_wheel, self._me.mode, "fenced", now_us, "it was the primary before",
+            self._old,
+            self._old_wheel,
+            self._me.mode,
+            "fenced",
+            now_us,
+            "it was the primary before",
             overflow=retention.overflow(),
-        )  # fmt: skip
+        )
 
         def change(mine: Roster | None) -> Roster:
             known = mine or self._roster
@@ -379,13 +387,20 @@ class Promoting:
             now = known.without_member(self._me.wheel)
             # Drops of later primaries are in their journals: a wheel that was fenced before them may lack them.
             members = tuple(
-                replace(m, overflow=NO_OVERFLOW) if m.state == "fenced" and m.wheel not in self._backups
-                else _joining(m, now_us, old.overflow) for m in now.members
-            )  # fmt: skip
+                replace(m, overflow=NO_OVERFLOW)
+                if m.state == "fenced" and m.wheel not in self._backups
+                else _joining(m, now_us, old.overflow)
+                for m in now.members
+            )
             now = replace(
-                now, role="primary", epoch=epoch, office=0, primary=self._here.path, primary_wheel=self._me.wheel,
+                now,
+                role="primary",
+                epoch=epoch,
+                office=0,
+                primary=self._here.path,
+                primary_wheel=self._me.wheel,
                 members=members,
-            )  # fmt: skip
+            )
             return now if self._old_wheel == self._me.wheel else now.with_member(old)
 
         # From here on this wheel fires.

@@ -143,8 +143,9 @@ class Reconciler:
             done.by_id = count is None
             done.dropped += count or 0
         if done.dropped:
-            log.info("%s: dropped %d messages that are no longer in %s",
-                     self._target.path, done.dropped, self._source.path)  # fmt: skip
+            log.info(
+                "%s: dropped %d messages that are no longer in %s", self._target.path, done.dropped, self._source.path
+            )
         return done
 
     def _without_lost_moves(self, ids: list[bytes], given: Mapping[bytes, bytes]) -> list[bytes]:
@@ -161,7 +162,7 @@ class Reconciler:
         self._keeper.deal_all()  # mutant: bygone-undealt
         ranges = [file.range for file in files]
         undealt = self._keeper.undealt(ranges[0][0], ranges[-1][1])
-        # mutant: bygone-once.2 bygone-undealt.2
+        # mutant: bygone-undealt.2
         is_met = len(absent(self._source, files)[0]) < len(files) or any(covers(ranges, id_) for id_ in undealt)
         lap_of, slots = self._target.settings.lap_of, self._keeper.store.checkpoint.slots
         in_seconds = {lap_of(second) for second in slots}
@@ -169,7 +170,7 @@ class Reconciler:
         if is_met or any(file.is_lap and file.lap in in_seconds for file in files):  # or was opened since
             return None
         ids, count = moved_in(self._target, files)
-        self._without_lost_moves(ids, given)  # mutant: bygone-moves
+        self._without_lost_moves(ids, given)
         gone = {f.key for f in files if not f.is_lap}, {f.key for f in files if f.is_lap}
         self._keeper.forget_files(*gone, ranges[0][0])
         return count
@@ -179,8 +180,7 @@ class Reconciler:
         with Snapshot(self._target) as snapshot:
             puts = list(snapshot.find(ids).values())
         self._give_back.write([([put], []) for put in puts])
-        log.warning("%s: %d lost messages were given back from %s",
-                    self._source.path, len(puts), self._target.path)  # fmt: skip
+        log.warning("%s: %d lost messages were given back from %s", self._source.path, len(puts), self._target.path)
         return len(puts)
 
 

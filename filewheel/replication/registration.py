@@ -58,9 +58,10 @@ class Registration:
         roster = read_roster(target.disk, target.path)
         if target.settings.id != self._wheel:
             raise NoWheel(
-                "another wheel is here than the backup that was registered", path=target.path,
+                "another wheel is here than the backup that was registered",
+                path=target.path,
                 hint="`filewheel backup remove` it and add this one, or mount the right disk",
-            )  # fmt: skip
+            )
         if roster is None or roster.set != self.roster.set or (roster.role != "backup" and not self.fenced):
             raise Fenced(
                 "this wheel is not a backup of the set", path=target.path, hint="`filewheel backup add` it again"

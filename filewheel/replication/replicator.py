@@ -171,7 +171,7 @@ class Replicator:
                     reports.append(report)
                     if link is not None:
                         links.append(link)
-                        open_links.callback(link.close)  # mutant: links-left-open
+                        open_links.callback(link.close)
             release_read(primary, links, self._env)
             for link in links:
                 link.look()  # each backup gets a copy of the final roster
@@ -198,9 +198,11 @@ def release_read(primary: str, links: list[Link], env: Env) -> int:
         # The roster is read here: a backup that joined after `links` was made has read nothing yet.
         roster = read_roster(directory.disk, primary)
         # mutant: release-one-missing
-        if roster is None or roster.role != "primary" or {m.wheel for m in roster.members} - {
-            link.report.wheel for link in links
-        }:  # fmt: skip
+        if (
+            roster is None
+            or roster.role != "primary"
+            or {m.wheel for m in roster.members} - {link.report.wheel for link in links}
+        ):
             return 0
         retention = Retention(directory, limit_bytes=roster.retain_bytes)
         read = []

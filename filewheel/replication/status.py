@@ -107,7 +107,7 @@ def set_status(path: str | os.PathLike[str], *, env: Env = SYSTEM) -> SetStatus 
     not read.
     """
     where = os.path.abspath(check_path(path))
-    with disk_errors(where), opened(where, env) as here:  # mutant: status-bare
+    with disk_errors(where), opened(where, env) as here:
         roster = read_roster(here.disk, here.path)
         if roster is None or (roster.role == "primary" and not roster.members):
             return None
@@ -231,10 +231,11 @@ def _no_primary(path: str, mine: Roster, away: dict[str, str], *, is_promoting: 
     """Return the error for a set whose primary cannot be read; `away` has the reasons by wheel."""
     if is_promoting:
         return NoPrimary(
-            "no wheel of this set is the primary: a promotion has started and not ended", path=path,
+            "no wheel of this set is the primary: a promotion has started and not ended",
+            path=path,
             promoting=True,
             hint="wait a moment; if it was interrupted, `filewheel promote` it again",
-        )  # fmt: skip
+        )
     why = away.get(mine.primary)
     if why is not None:
         what = f"{mine.primary}, the primary of this set, cannot be read ({why})"

@@ -138,9 +138,10 @@ class Fence:
 
 def _roster_gone(path: str) -> Fenced:
     return Fenced(
-        "the roster of this wheel is gone, and perhaps the wheel too", path=path,
+        "the roster of this wheel is gone, and perhaps the wheel too",
+        path=path,
         hint=f"use another wheel of its set; if it should stand alone, remove {path}/{layout.ROSTER_LOCK}",
-    )  # fmt: skip
+    )
 
 
 def _is_rival(theirs: Roster, mine: Roster) -> bool:
@@ -201,21 +202,31 @@ def fenced(roster: Roster, path: str) -> Fenced:
     """Return the error for a wheel that may not be written to, or fired from, because of this roster."""
     if roster.role == "backup":
         return Fenced(
-            f"this wheel is a backup of {roster.primary}", primary=roster.primary, epoch=roster.epoch, path=path,
+            f"this wheel is a backup of {roster.primary}",
+            primary=roster.primary,
+            epoch=roster.epoch,
+            path=path,
             hint=f"use {roster.primary}, or `filewheel promote` this one",
-        )  # fmt: skip
+        )
     if roster.role == "promoting":
         return Fenced(
-            "this wheel is being promoted", primary=roster.primary, epoch=roster.epoch, path=path,
+            "this wheel is being promoted",
+            primary=roster.primary,
+            epoch=roster.epoch,
+            path=path,
             hint="wait a moment; if it was interrupted, `filewheel promote` it again",
-        )  # fmt: skip
+        )
     if roster.held < roster.epoch:
         return Fenced(
-            f"another wheel of this set is being promoted (epoch {roster.epoch})", epoch=roster.epoch, path=path,
+            f"another wheel of this set is being promoted (epoch {roster.epoch})",
+            epoch=roster.epoch,
+            path=path,
             hint="wait a moment; if it was interrupted, `filewheel promote` this or another wheel of the set",
-        )  # fmt: skip
+        )
     return Fenced(
         f"{roster.primary} was promoted in place of this wheel (epoch {roster.epoch})",
-        primary=roster.primary, epoch=roster.epoch, path=path,
+        primary=roster.primary,
+        epoch=roster.epoch,
+        path=path,
         hint=f"use {roster.primary}; `filewheel rejoin` makes this wheel a backup of it",
-    )  # fmt: skip
+    )

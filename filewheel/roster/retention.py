@@ -86,8 +86,9 @@ class Retention:
         self._recorded = self.on_overflow is not None and self.on_overflow()
         log.warning(
             "%s: %d journal segments are removed before every backup has read them; a backup that misses them heals",
-            self._dir.path, len(gone),
-        )  # fmt: skip
+            self._dir.path,
+            len(gone),
+        )
         self._raise()  # mutant: retained-first
         # A crash from here on leaves segments that no backup has to read.
         self.release(gone)

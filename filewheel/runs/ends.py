@@ -83,7 +83,7 @@ class Ends:
             self.watched[settlement.id] = moved_to is None
         if not self.most:
             return
-        if settlement.what == "deferred" or settlement.outcome == EXPIRED:  # mutant: expired-in-the-history
+        if settlement.what == "deferred" or settlement.outcome == EXPIRED:
             self._details.pop(settlement.id, None)
             return
         outcome = _OUTCOMES.get(settlement.what, ACKED)
@@ -106,14 +106,14 @@ class Ends:
         kept: list[bytes] | None = puts[-self.most :] if len(puts) > self.most else puts
         assert kept is not None
         messages = None
-        if size_of(kept, _ANY) > _PUT_BYTES * len(kept):  # mutant: ends-hold-payloads
+        if size_of(kept, _ANY) > _PUT_BYTES * len(kept):
             messages, kept = [_without_payload(m) for m in _messages(kept)], None
         at = self._clock.now_us(), self._clock.steady_us()
         some = _Some(kept, messages, at, details, self.place, outcome, error, moved_to)
         with self._mutex:
             self._some.append(some)
             self._count += len(some)
-            while self._count - len(self._some[0]) >= self.most:  # mutant: ends-pile-up
+            while self._count - len(self._some[0]) >= self.most:
                 self._count -= len(self._some.popleft())
 
     def take(self, times: BeginTimes) -> list[str]:

@@ -74,13 +74,21 @@ def read_line(line: bytes) -> Ended | None:
         moved_to = found.get("moved_to")
         key, schedule = (None if found.get(name) is None else _text(found[name]) for name in ("key", "schedule"))
         return Ended(
-            id_, MessageId.parse(str(found.get("first", id_))), _text(found["topic"]),
-            key, _count(found["due_us"]),
-            _count(found["attempt"]), _maybe(found.get("begun_us")), _count(found["ended_us"]),
-            _maybe(found.get("took_us")), _text(found["outcome"]), _text(found.get("error", "")),
-            _text(found.get("where", "")), None if moved_to is None else MessageId.parse(str(moved_to)),
+            id_,
+            MessageId.parse(str(found.get("first", id_))),
+            _text(found["topic"]),
+            key,
+            _count(found["due_us"]),
+            _count(found["attempt"]),
+            _maybe(found.get("begun_us")),
+            _count(found["ended_us"]),
+            _maybe(found.get("took_us")),
+            _text(found["outcome"]),
+            _text(found.get("error", "")),
+            _text(found.get("where", "")),
+            None if moved_to is None else MessageId.parse(str(moved_to)),
             schedule_of_key(key) or schedule,
-        )  # fmt: skip
+        )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BadArgument):
         return None
 
@@ -121,7 +129,7 @@ class HistoryWriter:
         On a disk that is nearly full nothing is written: these ends are left out.
         """
         try:
-            if self._disk.free_bytes() < ROOM_BYTES:  # mutant: history-fills-the-disk
+            if self._disk.free_bytes() < ROOM_BYTES:
                 raise OSError(errno.ENOSPC, "less than 4 MiB are free")
             rest = lines
             while rest:
@@ -142,7 +150,7 @@ class HistoryWriter:
         fd = self._disk.open(layout.history(self._number), "rw")
         try:
             size = self._disk.size(fd)
-            is_torn = size > 0 and self._disk.pread(fd, 1, size - 1) != b"\n"  # mutant: torn-line-continued
+            is_torn = size > 0 and self._disk.pread(fd, 1, size - 1) != b"\n"
             data = "".join(lines)
             self._disk.pwrite(fd, (f"\n{data}" if is_torn else data).encode(), size)
         finally:
@@ -163,7 +171,7 @@ class HistoryWriter:
             if self._number >= layout.HISTORY_END:
                 raise OSError(errno.EOVERFLOW, "history/ has a file with the highest number: remove the directory")
         for number in numbers:
-            if number < self._number - 1:  # mutant: history-grows
+            if number < self._number - 1:
                 with contextlib.suppress(FileNotFoundError):
                     self._disk.unlink(layout.history(number))
 

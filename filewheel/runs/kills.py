@@ -164,7 +164,7 @@ class KillBox:
         there = list(requests(self._disk))
         left = AT_ONCE
         for request in there:
-            is_ours = request.life == self._life  # mutant: kill-of-another-life
+            is_ours = request.life == self._life
             if is_ours and request.word not in _ANSWERS:
                 found.append(request)
             elif left and (not is_ours or now - self._answered.setdefault(request.name, now) > ANSWERED_US):

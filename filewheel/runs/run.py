@@ -108,7 +108,7 @@ class Running(list[Run]):
         """
         state = self.pending_state(id_)
         # A slot of the table is kept for a while after the end.
-        if self.find(id_) is None and self._is_pending is not None and not self._is_pending(id_):  # mutant: ended-runs
+        if self.find(id_) is None and self._is_pending is not None and not self._is_pending(id_):
             return "gone"
         return state
 

@@ -37,9 +37,13 @@ def render(runs: Sequence[Run], claimed: int, begun: int, life: bytes) -> str:
 
 def _render_run(run: Run) -> str:
     fields: dict[str, Any] = {
-        "id": str(run.id), "first": str(run.first_id), "topic": run.topic, "key": run.key, "due_us": run.due_us,
+        "id": str(run.id),
+        "first": str(run.first_id),
+        "topic": run.topic,
+        "key": run.key,
+        "due_us": run.due_us,
         "attempt": run.attempt,
-    }  # fmt: skip
+    }
     if run.place is not None:
         fields |= {"begun_us": run.begun_us, "where": run.place.kind, "name": run.place.name, "pid": run.place.pid}
     return json.dumps(fields)
@@ -71,7 +75,7 @@ def read_running(directory: Directory) -> Running:
     with disk_errors(directory.path):
         data = read_table(directory.disk)
     keeper = holder(directory)
-    if keeper is None:  # mutant: dead-keeper-runs
+    if keeper is None:
         return found
     found.has_keeper, found.keeper_pid, found.keeper_namespace = True, keeper.pid, keeper.namespace
     life = data[:LIFE_BYTES]
@@ -80,7 +84,7 @@ def read_running(directory: Directory) -> Running:
     fields = _fields_of(directory)
     # Without a table only the number of the process tells whose list it is.
     if fields is None or (fields["keeper"] != life.hex() if life else fields["pid"] != keeper.pid):
-        return found  # mutant: stale-list-counts
+        return found
     found.at_us, found.claimed, found.begun = fields["at_us"], fields["claimed"], fields["begun"]
     table = found._table
     found += [run for run in fields["runs"] if table is None or run.begun_us is None or run.id in table]
@@ -135,9 +139,15 @@ def _run_of(found: Any) -> Run:
             raise ValueError("no place")
         place = Place(kind, _text(found["name"]), None if pid is None else _count(pid))
     return Run(
-        MessageId.parse(_text(found["id"])), MessageId.parse(_text(found["first"])), _text(found["topic"]),
-        None if key is None else _text(key), _count(found["due_us"]), _count(found["attempt"]), begun_us, place,
-    )  # fmt: skip
+        MessageId.parse(_text(found["id"])),
+        MessageId.parse(_text(found["first"])),
+        _text(found["topic"]),
+        None if key is None else _text(key),
+        _count(found["due_us"]),
+        _count(found["attempt"]),
+        begun_us,
+        place,
+    )
 
 
 def _count(value: Any) -> int:

@@ -60,7 +60,7 @@ class BeginTimes:
                 wanted -= here
                 if began is not None:
                     found.update(dict.fromkeys(here, began))
-        found.update({id_: older[id_] for id_ in wanted if id_ in older})  # mutant: begin-time-forgotten
+        found.update({id_: older[id_] for id_ in wanted if id_ in older})
         return found
 
     def forget(self, claimed: Container[bytes]) -> None:

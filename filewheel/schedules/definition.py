@@ -123,7 +123,7 @@ class Definition:
             return time_us
         drawn = hashlib.blake2b(seed + time_us.to_bytes(8, "big"), digest_size=8).digest()
         due_us = time_us + int.from_bytes(drawn, "big") % (self.jitter_us + 1)
-        return min(due_us, DUE_END_US - 1 if self.end_us is None else self.end_us)  # mutant: jitter-past-the-end
+        return min(due_us, DUE_END_US - 1 if self.end_us is None else self.end_us)
 
     def has_times_of(self, other: Definition) -> bool:
         """Return whether the two have the same times."""
@@ -189,11 +189,16 @@ def schedule_of(message: Message) -> StoredSchedule | None:
         if left is not None:
             check_whole("left", left)
         return StoredSchedule(
-            stored["name"], from_text(stored["when"]), stored["missed"], int(stored["grace_us"]),
-            bool(stored["declared"]), **options, left=left,
+            stored["name"],
+            from_text(stored["when"]),
+            stored["missed"],
+            int(stored["grace_us"]),
+            bool(stored["declared"]),
+            **options,
+            left=left,
             time_us=check_whole("time_us", stored.get("time_us", (message.root or message.id).due_us), least=0),
             occurrence=message,
-        )  # fmt: skip
+        )
     except (KeyError, ValueError, TypeError, RecursionError):
         return None
 

@@ -75,7 +75,7 @@ class Edit:
         headers = before
         if not isinstance(self.headers, Unset):
             terms = {name: before[name] for name in (RETRY, TIMEOUT) if name in before}
-            headers = terms | dict(check_headers(self.headers))  # mutant: edit-loses-the-terms
+            headers = terms | dict(check_headers(self.headers))
         if isinstance(self.change_headers, Unset):
             return headers
         if not isinstance(self.change_headers, Mapping):

@@ -50,9 +50,12 @@ _MINUTE = _Field("minute", 0, 59, "0 or */15 or 5,35")
 _HOUR = _Field("hour", 0, 23, "9 or 8-18 or */2")
 _DAY = _Field("day-of-month", 1, 31, "1 or 1-7 or L")
 _MONTH = _Field(
-    "month", 1, 12, "6 or jan-mar or */3",
+    "month",
+    1,
+    12,
+    "6 or jan-mar or */3",
     ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
-)  # fmt: skip
+)
 _WEEKDAY = _Field(
     "day-of-week", 0, 7, "mon-fri or 0 or fri#2 or friL", ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 )

@@ -45,7 +45,7 @@ class Occurrences:
             return None
         left = stored.left
         if left is not None and called:
-            left -= 1  # mutant: count-stands-still
+            left -= 1
         if left == 0:
             return None
         now_us = self._clock.now_us()
@@ -103,7 +103,7 @@ class PlainOccurrences:
 
         Also that of a call's result, which has expired: it is dropped.
         """
-        if RESULT in message.headers:  # mutant: run-fires-results
+        if RESULT in message.headers:
             return Settlement(message.id, outcome=EXPIRED)
         if not self.recurs(message):
             return None
@@ -115,7 +115,7 @@ class PlainOccurrences:
 
     def succeeded(self, message: Message, started_us: int) -> Settlement:
         """Return the settlement of a message whose work, started at a time, is done."""
-        return Settlement(message.id, successor=self._next_of(message, started_us))  # mutant: run-ends-schedules
+        return Settlement(message.id, successor=self._next_of(message, started_us))
 
     def failed(
         self,
@@ -135,7 +135,7 @@ class PlainOccurrences:
         successor = self._next_of(message, started_us)
         if delay_us is not None:
             due_us = min(self._keeper.now_us() + delay_us, DUE_END_US - 1)
-            if successor is None or due_us < successor.due_us:  # mutant: retried-past-the-next
+            if successor is None or due_us < successor.due_us:
                 return Settlement(message.id, "retried", due_us, failed=failed, details=details)
         headers = without_schedule(message.headers) if self.recurs(message) else None
         return Settlement(
@@ -155,4 +155,4 @@ def only_a_scheduler_fires(message: Message) -> bool:
     if SCHEDULE not in headers:
         return is_call(headers)
     stored = schedule_of(message)
-    return stored is None or not stored.is_plain  # mutant: run-eats-occurrences
+    return stored is None or not stored.is_plain

@@ -95,9 +95,11 @@ def plant_all(
                 raise each
         # The message that had a key is another now: it fired, or someone else planted.
     raise KeyHeld(
-        f"the schedule {names[0]!r} changes faster than it can be replaced", key=keys[0], path=site.path,
+        f"the schedule {names[0]!r} changes faster than it can be replaced",
+        key=keys[0],
+        path=site.path,
         hint="try again",
-    )  # fmt: skip
+    )
 
 
 def decide(
@@ -120,9 +122,12 @@ def _decided(site: Site, plant: Plant, message: Message | None) -> Ask | Message
         check_kind(plant, message, living, site.path)
         if plant.on_conflict == "reject":
             raise KeyHeld(
-                f"there is a schedule {definition.name!r} already", key=definition.key, id=message.id, path=site.path,
+                f"there is a schedule {definition.name!r} already",
+                key=definition.key,
+                id=message.id,
+                path=site.path,
                 hint='on_conflict="replace" or "keep" (`--on-conflict`), or another name',
-            )  # fmt: skip
+            )
         if plant.on_conflict == "keep":
             return receipt(message.id, 1, kept=True)
     if living is not None and plant.is_that_of(living) and not is_astray(living, now_us):
@@ -134,7 +139,7 @@ def _decided(site: Site, plant: Plant, message: Message | None) -> Ask | Message
             f"all {definition.count} occurrences of the schedule {definition.name!r} have passed, or run now",
             hint="a higher count, or a later start",
         )
-    # Also one that is overdue: a new body must not cost a call.  # mutant: edit-loses-the-overdue
+    # Also one that is overdue: a new body must not cost a call.
     if living is not None and definition.has_times_of(living) and not is_astray(living, now_us) and not runs:
         time_us, due_us = living.time_us, living.occurrence.due_us
     else:
@@ -160,7 +165,7 @@ def check_kind(plant: Plant, message: Message, living: StoredSchedule | None, pa
     elif living.is_declared and not definition.is_declared:
         what = "a schedule that a program declares"
         hint = f"another name, or take it out of the program and `filewheel unschedule {definition.name}`"
-    if what:  # mutant: kinds-replace-each-other
+    if what:
         raise KeyHeld(
             f"the name {definition.name!r} is that of {what}", key=definition.key, id=message.id, path=path, hint=hint
         )
@@ -183,7 +188,7 @@ def _left(plant: Plant, living: StoredSchedule | None, now_us: int, *, runs: boo
     if definition.count is None or plant.left is not None:
         return None if definition.count is None else plant.left
     if living is not None and (living.count, living.start_us) == (definition.count, definition.start_us):
-        return None if living.left is None else living.left - runs  # mutant: count-begins-again
+        return None if living.left is None else living.left - runs
     if definition.start_us is None:
         return definition.count
     # Times before this call are not made up, and count: an earlier life of the schedule may have called them.

@@ -94,10 +94,23 @@ class AsyncScheduler(Sender[Soon], AsyncWaiting):
     ) -> None:
         env = check_env(env).using(clock=clock)
         self.blocking = Scheduler(
-            path, threads=threads, processes=processes, in_flight=in_flight, catch_up_per_s=catch_up_per_s,
-            unknown=unknown, sync=sync, create=create, on_jump=on_jump, tracebacks=tracebacks, keep_dead_s=keep_dead_s,
-            history=history, encode=encode, decode=decode, metrics=metrics, env=env,
-        )  # fmt: skip
+            path,
+            threads=threads,
+            processes=processes,
+            in_flight=in_flight,
+            catch_up_per_s=catch_up_per_s,
+            unknown=unknown,
+            sync=sync,
+            create=create,
+            on_jump=on_jump,
+            tracebacks=tracebacks,
+            keep_dead_s=keep_dead_s,
+            history=history,
+            encode=encode,
+            decode=decode,
+            metrics=metrics,
+            env=env,
+        )
         """The scheduler for code that cannot await: handlers in threads and processes, scripts. It shares everything
         except the event loop; only the AsyncScheduler starts and stops it."""
         super().__init__(self.blocking._handlers, self.blocking.codec)
@@ -194,9 +207,15 @@ class AsyncScheduler(Sender[Soon], AsyncWaiting):
     # -- enqueue -----------------------------------------------------------------------------------------------
 
     async def send(
-        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
-        *, delay: Delay | None = None, at: At | None = None,
-    ) -> MessageId:  # fmt: skip
+        self,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: Options,
+        *,
+        delay: Delay | None = None,
+        at: At | None = None,
+    ) -> MessageId:
         """Enqueue a call, within the caller's open transaction if there is one."""
         call = new_call(name, args, kwargs, options, self.codec.encode, self._positional(name))
         wheel = await self._opened()

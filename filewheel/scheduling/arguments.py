@@ -68,8 +68,9 @@ class Parameters:
         except Exception as exc:  # a name that is imported for type checkers only
             log.warning(
                 "the annotations of %s cannot be read, and its arguments come as they are stored: %s",
-                getattr(self._function, "__qualname__", self._function), exc,
-            )  # fmt: skip
+                getattr(self._function, "__qualname__", self._function),
+                exc,
+            )
             return {}
 
     @cached_property

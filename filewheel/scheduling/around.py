@@ -91,7 +91,7 @@ def surrounded(hooks: Sequence[Hook], jobs: list[Job], call: Callable[[], object
         except BaseException as exc:
             raised = exc
             raise
-    if raised is not None:  # mutant: hook-swallows
+    if raised is not None:
         raise raised
     return value
 
@@ -108,6 +108,6 @@ async def surrounded_async(hooks: Sequence[Hook], jobs: list[Job], call: Callabl
         except BaseException as exc:
             raised = exc
             raise
-    if raised is not None:  # mutant: async-hook-swallows
+    if raised is not None:
         raise raised
     return value

@@ -32,7 +32,7 @@ class Backlogs:
     def of(self, handler: Handler[..., object], now_us: int) -> Overdue:
         """Return the backlog that a handler's overdue messages belong to."""
         rate_per_s = handler.terms.catch_up_per_s
-        if rate_per_s is None:  # mutant: own-catch-up-ignored
+        if rate_per_s is None:
             return self._common
         own = self._own.get(handler.name)
         if own is None:

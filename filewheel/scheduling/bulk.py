@@ -138,7 +138,7 @@ def in_call(at: int) -> Iterator[None]:
 def _check_length(name: str, values: Sequence[object], count: int) -> None:
     if isinstance(values, (str, bytes, bytearray)):
         raise BadArgument(f"{name} is a list with one value for each call, not {shown(values)}")
-    if len(values) != count:  # mutant: map-uneven
+    if len(values) != count:
         raise BadArgument(f"{name} has {len(values)} values for {count} calls; nothing was enqueued")
 
 
@@ -156,8 +156,9 @@ def _check_keys(columns: Columns) -> None:
             continue
         with in_call(at):
             before = seen.setdefault(check_key(key), at)
-        if before != at and columns.on_conflict == "reject":  # mutant: map-key-twice
+        if before != at and columns.on_conflict == "reject":
             raise KeyHeld(
                 f"calls {before} and {at} of this map (the first is 0) have one key, {key!r}; nothing was enqueued",
-                key=key, hint='give each a key of its own, or say on_conflict="keep" or "replace"',
-            )  # fmt: skip
+                key=key,
+                hint='give each a key of its own, or say on_conflict="keep" or "replace"',
+            )

@@ -124,9 +124,17 @@ class Definitions(Sender[MessageId]):
         """
         check_known(self.on, unknown)
         terms = Terms(
-            "thread", Retry() if retry is None else retry, timeout_s, concurrency, rate_per_s, batch, pool, priority,
-            catch_up_per_s, check_result_for(result_for),
-        )  # fmt: skip
+            "thread",
+            Retry() if retry is None else retry,
+            timeout_s,
+            concurrency,
+            rate_per_s,
+            batch,
+            pool,
+            priority,
+            catch_up_per_s,
+            check_result_for(result_for),
+        )
         options = Options(skip_late_s=skip_late_s, coalesce=coalesce)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
@@ -151,7 +159,7 @@ class Definitions(Sender[MessageId]):
         if callable(name):
             raise BadArgument("`on` is called: write @scheduler.on() or @scheduler.on('name')")
         terms.check()
-        options.check()  # mutant: policy-unchecked
+        options.check()
         return decorate
 
     def around(self, hook: H) -> H:
@@ -167,7 +175,7 @@ class Definitions(Sender[MessageId]):
         check_hook(hook)
         for handler in self._handlers:
             if handler.terms.where == "process" and not is_async(hook):
-                check_reachable(handler, [hook])  # mutant: hook-unreachable
+                check_reachable(handler, [hook])
         self._handlers.hooks.add(hook)
         return hook
 

@@ -98,7 +98,6 @@ class Dispatcher:
         self._successor, self._fate = successor, fate
         self._tracebacks = tracebacks
         self._result_bytes_max = result_bytes_max
-        # mutant: held-fills-the-room
         self._backlogs = Backlogs(catch_up_per_s, clock.now_us(), min(HELD_MAX, in_flight // 4), handlers)
         self._lanes = Lanes(handlers, slots, in_flight, pools, self._backlogs.held_max)
         self._outcomes: deque[Outcome] = deque()
@@ -144,7 +143,6 @@ class Dispatcher:
     def finish(self, outcome: Outcome) -> None:
         """Take the outcome of a call; thread-safe. It wakes the dispatcher only if that waits for room."""
         lane = self._lanes.ended(outcome.call.handler)
-        # mutant: started-at-the-end
         if lane and self._lanes.has_next(lane) and self._is_firing and self._runners[lane.pool.place].starts_anywhere:
             self._go_on(lane)
         self._ended(outcome, lane)
@@ -244,7 +242,7 @@ class Dispatcher:
         room = self._limit - self._settlements.claimed
         waited_us = steady_us - self._looked_us
         # After a while it claims for little room too, and in case a hint was lost.
-        wanted = must or waited_us > (_TICK_S if self._more else LOOK_S) * US_PER_S  # mutant: room-lies-idle
+        wanted = must or waited_us > (_TICK_S if self._more else LOOK_S) * US_PER_S
         wanted = wanted or (self._hinted and not self._more)
         if room <= 0 or not (wanted or self._wants_more(room)):
             return False
@@ -267,7 +265,7 @@ class Dispatcher:
         """Return whether there is enough room to be worth a claim, which checks every journal."""
         if self._more and room * 4 >= self._limit:
             return True
-        return room > 0 and not self._is_sated and any(lane.is_hungry for lane in self._lanes)  # mutant: lane-left-dry
+        return room > 0 and not self._is_sated and any(lane.is_hungry for lane in self._lanes)
 
     def _route(self, message: Message, now_us: int) -> None:
         """Settle a message that must not be called, hold it back for the catch-up rate, or admit it."""
@@ -289,7 +287,7 @@ class Dispatcher:
         Only messages with a handler coalesce.
         """
         headers = message.headers
-        if RESULT in headers:  # mutant: result-called
+        if RESULT in headers:
             self._settlements.add(message, verdict.expired(message))
             return True
         policy = Policy.of(headers)
@@ -359,7 +357,7 @@ class Dispatcher:
         call = Call(lane.handler, messages, now_us, around)
         if call.timeout_s is not None and terms.where == "thread":
             self._timed.add(call)
-        self._runners[lane.pool.place].start(call)  # mutant: ack-before-return
+        self._runners[lane.pool.place].start(call)
 
     def places(self) -> Iterator[tuple[bytes, Place]]:
         """Return where each begun message is worked on. Thread-safe."""
@@ -401,7 +399,7 @@ class Dispatcher:
         worked = bool(outcomes or self._stopped)
         self._back = 0
         while self._stopped:
-            self._settlements.count(self._stopped.popleft())  # mutant: stopped-still-claimed
+            self._settlements.count(self._stopped.popleft())
         while outcomes:
             self._take(outcomes.popleft(), now_us)
         while self._begun:  # before their settlements are reported
@@ -444,7 +442,7 @@ class Dispatcher:
     ) -> Verdict:
         if failure.is_too_late:
             return verdict.skipped(message, failure.text, successor)
-        retry = retry_of(message, call.handler.terms.retry)  # mutant: own-retry-ignored
+        retry = retry_of(message, call.handler.terms.retry)
         if (then := _then(call, message, failure)) == "bury":
             failure = replace(failure, gives_up=True)
         found = verdict.failed(message, failure, retry, now_us, random.random, successor, traced=self._tracebacks)
@@ -465,7 +463,7 @@ class Dispatcher:
             self.step(fire=False)
         except FilewheelError as exc:
             return exc
-        return self.full or self._settlements.left  # mutant: unwritten-stop
+        return self.full or self._settlements.left
 
 
 def _then(call: Call, message: Message, failure: Failure) -> Then:
@@ -473,4 +471,4 @@ def _then(call: Call, message: Message, failure: Failure) -> Then:
     if call.kill is None or not failure.is_killed:
         return "retry"
     call.kill.worked = True
-    return call.kill.then if call.kill.id == message.id else "retry"  # mutant: batch-killed-whole
+    return call.kill.then if call.kill.id == message.id else "retry"

@@ -177,7 +177,7 @@ class Engine:
         return max(0.0, own_s, 0.0 if keeper is None else keeper.stalled_s())
 
     def _turn(self) -> None:
-        self._turned_us = self._clock.steady_us()  # mutant: engine-turns-unseen
+        self._turned_us = self._clock.steady_us()
 
     def wait_until_keeper(self, timeout_s: float | None) -> bool:
         """Wait until this process fires; return whether it does. Raises Fenced when it never will."""
@@ -272,9 +272,14 @@ class Engine:
     def _open(self, *, wait: bool, background: bool = True) -> Keeper:
         limits = self._limits
         keeper = Keeper(
-            self._path, wait=wait, on_jump=limits.on_jump, keep_dead_s=limits.keep_dead_s, background=background,
-            history=limits.history, env=self._env,
-        )  # fmt: skip
+            self._path,
+            wait=wait,
+            on_jump=limits.on_jump,
+            keep_dead_s=limits.keep_dead_s,
+            background=background,
+            history=limits.history,
+            env=self._env,
+        )
         keeper.on_dead_dropped(self._telemetry.dead_dropped)
         return keeper
 
@@ -347,7 +352,7 @@ class Engine:
             runner.quiet()
         if running := sum(r.busy() for r in runners.values()):
             log.info("the wheel was drained: %d calls run to their end", running)
-        while any(r.busy() for r in runners.values()) and not self._stop.is_set():  # mutant: drained-in-haste
+        while any(r.busy() for r in runners.values()) and not self._stop.is_set():
             self._turn()
             dispatcher.step(fire=False)
             self._stop.wait(_END_LOOK_S)
@@ -412,7 +417,7 @@ class Engine:
         """
         with self.inline() as dispatcher:
             # A full disk ends it: calls that cannot be settled would only run again.
-            while dispatcher.step(claim=True) and dispatcher.full is None:  # mutant: drain-goes-on
+            while dispatcher.step(claim=True) and dispatcher.full is None:
                 pass
         return dispatcher.settled
 
@@ -437,9 +442,9 @@ class Engine:
             unwritten = _settle_all(dispatcher)
             inline.stop()
             keeper.close()
-            unwritten = unwritten or keeper.unwritten  # mutant: unwritten-later
+            unwritten = unwritten or keeper.unwritten
         if unwritten is not None:
-            raise unwritten  # mutant: unwritten-silent
+            raise unwritten
 
 
 def end_calls(

@@ -288,9 +288,15 @@ class Telemetry:
 
     def _emit(self, kind: str, message: Message, *, error: str = "", seconds: float | None = None) -> None:
         self.events.emit(
-            kind, message.topic, message.id,
-            attempt=message.attempt, due_us=message.due_us, seconds=seconds, error=error, headers=message.headers,
-        )  # fmt: skip
+            kind,
+            message.topic,
+            message.id,
+            attempt=message.attempt,
+            due_us=message.due_us,
+            seconds=seconds,
+            error=error,
+            headers=message.headers,
+        )
 
 
 def _program() -> str:
@@ -301,10 +307,15 @@ def _program() -> str:
 
 def _log(message: Message, verdict: Verdict, failure: Failure | None, took_s: float | None, error: str) -> None:
     extra = {  # as Event.extra() has them
-        "event": verdict.kind, "handler": message.topic, "message_id": str(message.id), "attempt": message.attempt,
-        "due_us": message.due_us, "seconds": took_s, "error": error,
+        "event": verdict.kind,
+        "handler": message.topic,
+        "message_id": str(message.id),
+        "attempt": message.attempt,
+        "due_us": message.due_us,
+        "seconds": took_s,
+        "error": error,
         "outcome": "",
-    }  # fmt: skip
+    }
     name = f"{message.topic} {message.root or message.id}"
     if verdict.kind == "retried":
         seconds = verdict.delay_us / US_PER_S
@@ -318,8 +329,13 @@ def _log(message: Message, verdict: Verdict, failure: Failure | None, took_s: fl
         call_log.warning(
             "the schedule %r has ended: %s fires now and does not declare it. To keep it, declare it there too, with "
             "@scheduler.every(..., name=%r), or start it with scheduler.schedule(%r, ...). A program that declares it "
-            "starts it again when it fires", definition.name, _program(), definition.name, definition.name, extra=extra,
-        )  # fmt: skip
+            "starts it again when it fires",
+            definition.name,
+            _program(),
+            definition.name,
+            definition.name,
+            extra=extra,
+        )
     elif verdict.kind == "killed":
         call_log.warning("%s was killed after %.3g s, and is dropped", name, took_s or 0, extra=extra)
     elif verdict.kind in ("skipped", "missed", "stopped"):

@@ -51,9 +51,15 @@ class Sender(ABC, Generic[Sent]):
 
     @abstractmethod
     def send(
-        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
-        *, delay: Delay | None = None, at: At | None = None,
-    ) -> Sent:  # fmt: skip
+        self,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: Options,
+        *,
+        delay: Delay | None = None,
+        at: At | None = None,
+    ) -> Sent:
         """Enqueue a call by name."""
 
     @abstractmethod
@@ -169,7 +175,7 @@ class Bound(Generic[P, Sent]):
 
         Raises BadArgument, also for seconds in the year 1970: they are a delay.
         """
-        if 0 <= at_us(time) < _YEAR_US and not isinstance(time, datetime):  # mutant: delay-taken-for-a-time
+        if 0 <= at_us(time) < _YEAR_US and not isinstance(time, datetime):
             raise BadArgument(f"at({time}, ...) is in the year 1970", hint=f"did you mean after({time}, ...)?")
         self.check(args, kwargs)
         return self.sender.send(self._name, args, kwargs, self._options, at=time)
@@ -348,7 +354,7 @@ class Handlers:
 
     def find(self, name: str) -> Handler[..., Any] | None:
         """Return the handler with this name, or else the handler for any name."""
-        return self._by_name.get(name) or self._by_name.get(ANY)  # mutant: any-first
+        return self._by_name.get(name) or self._by_name.get(ANY)
 
     def named(self) -> str:
         """Return the handlers' names as text for an error, at most the first few."""
@@ -387,9 +393,15 @@ class _Refuser(Sender[MessageId]):
     """The sender of handlers in a process of the pool, which enqueue nothing."""
 
     def send(
-        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
-        *, delay: Delay | None = None, at: At | None = None,
-    ) -> MessageId:  # fmt: skip
+        self,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: Options,
+        *,
+        delay: Delay | None = None,
+        at: At | None = None,
+    ) -> MessageId:
         """Refuse."""
         raise self._refusal(name)
 

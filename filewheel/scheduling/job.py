@@ -61,7 +61,7 @@ class Transaction:
         if not self.is_open:
             raise Closed("this transaction has ended", hint="enqueue inside of its `with` block")
         size = self._bytes + sum(len(message.payload) for message in messages)
-        if size > BYTES_MAX:  # mutant: map-over-the-limit
+        if size > BYTES_MAX:
             raise TooLarge(
                 f"the payloads of this transaction have more than {BYTES_MAX >> 20} MiB; it is written as one frame",
                 hint="enqueue smaller payloads, or some of them outside of the block",
@@ -141,11 +141,10 @@ class Job:
         token = _collecting.set(transaction)
         try:
             yield transaction
-            before, new = self.puts, transaction.puts  # mutant: transaction-of-a-block
-            # mutant: transaction-of-a-block.2
+            before, new = self.puts, transaction.puts
             self.puts = Outbox(before.messages + new.messages, before.replaces + new.replaces)
         finally:
-            transaction.is_open = False  # mutant: transaction-of-a-block.3
+            transaction.is_open = False
             _collecting.reset(token)
 
     def __repr__(self) -> str:

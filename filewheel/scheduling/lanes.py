@@ -235,7 +235,7 @@ class Lanes:
         rooms = {}
         for name, lane in self._by_name.items():
             if lane.is_limited:
-                rooms[name] = lane.room(left)  # mutant: lane-overfilled
+                rooms[name] = lane.room(left)
                 left -= rooms[name]
         return rooms
 
@@ -247,7 +247,7 @@ class Lanes:
         share = max(1, (self._in_flight - self._held_max) // (len(groups) + 1))
         rooms = {ANY: share}  # without a handler for any name, those calls are settled at once
         for lanes in groups.values():
-            left = share - sum(lane.claimed for lane in lanes)  # mutant: share-overfilled
+            left = share - sum(lane.claimed for lane in lanes)
             limited = [lane for lane in lanes if lane.is_limited]
             waits = share // 2 - sum(len(lane.waiting) for lane in limited)
             for lane in limited:
@@ -272,7 +272,7 @@ class Lanes:
 def bounds_of(rooms: Mapping[str, int]) -> dict[str, int]:
     """Return the rooms as the bounds of a claim, in which the name of a handler is no glob. ANY is the last."""
     bounds = {"".join(f"[{c}]" if c in "*?[" else c for c in name): n for name, n in rooms.items() if name != ANY}
-    return bounds if ANY not in rooms else {**bounds, ANY: rooms[ANY]}  # mutant: handler-is-glob
+    return bounds if ANY not in rooms else {**bounds, ANY: rooms[ANY]}
 
 
 OVERDUE_US = 10 * US_PER_S
@@ -328,7 +328,7 @@ class Overdue:
         """Return whether a call that started after this message was due covers it; if not, its own call starts now."""
         key = message.topic, name
         begun_us = self._begun.get(key)
-        # A start in the future is older than a step back of the clock: it covers nothing.  # mutant: coalesced-later
+        # A start in the future is older than a step back of the clock: it covers nothing.
         if begun_us is not None and message.due_us <= begun_us <= now_us and not message.attempt:
             return True
         self._begun[key] = now_us

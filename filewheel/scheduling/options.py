@@ -54,9 +54,13 @@ class Options:
     def stored(self) -> dict[str, str]:
         """Return the headers that store these options. Raises BadArgument."""
         return headers_of(
-            headers=self.headers, deadline=self.deadline, skip_late_s=self.skip_late_s, coalesce=self.coalesce,
-            retry=self.retry, timeout_s=self.timeout_s,
-        )  # fmt: skip
+            headers=self.headers,
+            deadline=self.deadline,
+            skip_late_s=self.skip_late_s,
+            coalesce=self.coalesce,
+            retry=self.retry,
+            timeout_s=self.timeout_s,
+        )
 
     def over(self, default: Options) -> Options:
         """Return these options, with the handler's lateness policy where they have none."""
@@ -124,7 +128,7 @@ class Policy:
 
     def too_late(self, due_us: int, now_us: int) -> str | None:
         """Return why a message is too late to start, or None."""
-        due_us = due_us if self.was_due_us is None else self.was_due_us  # mutant: late-by-the-second-due
+        due_us = due_us if self.was_due_us is None else self.was_due_us
         if self.deadline_us is not None and now_us >= self.deadline_us:
             return f"skipped: {_seconds(now_us - self.deadline_us)} after its deadline"
         if self.skip_late_us is not None and now_us - due_us > self.skip_late_us:

@@ -67,7 +67,7 @@ def _read_retry(text: str, default: Retry) -> Retry:
         return dataclasses.replace(default, **known)
     except (BadArgument, ValueError, RecursionError) as exc:
         log.warning("the header %s=%.100r is ignored, the handler's own retry holds: %s", RETRY, text, exc)
-        return default  # mutant: odd-retry-fails
+        return default
 
 
 @functools.lru_cache(_NOTED_MAX)

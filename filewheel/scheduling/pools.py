@@ -73,10 +73,10 @@ class Pool(Generic[Q]):
     def take(self, now_us: int) -> tuple[Q, list[Message]] | None:
         """Return the lane and the messages of the call that starts now; None when none may."""
         with self.lock:
-            if not self.has_free_slot:  # mutant: pool-overfilled
+            if not self.has_free_slot:
                 return None
             waiting = [lane for lane in self.lanes if lane.waiting]
-            is_fair = self._starts % FAIR == FAIR - 1  # mutant: priority-starves
+            is_fair = self._starts % FAIR == FAIR - 1
             waiting.sort(key=lambda lane: (0 if is_fair else -lane.priority, lane.waiting[0].id))
             for lane in waiting:
                 messages = lane.take_unlocked(now_us)

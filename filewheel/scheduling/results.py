@@ -58,7 +58,7 @@ def check_result_for(result_for: str | float | timedelta | None) -> int | None:
 
 def kept(value: Any, encode: Encode | None) -> Kept:
     """Return what a call returned as it is kept. Raises nothing."""
-    try:  # mutant: unkept-fails-the-call
+    try:
         payload, how = pack(value, encode, what="the value that the handler returned")
     except BadArgument as exc:
         return Kept(UNKEPT, exc.what.encode("utf-8", "backslashreplace"))
@@ -82,11 +82,11 @@ def with_result(
     elif settlement.what in ("buried", "killed"):
         result = Kept(ERROR, (settlement.reason or "it was killed").encode("utf-8", "backslashreplace"))
     else:
-        return verdict  # it is called again  # mutant: result-of-a-retry
+        return verdict  # it is called again
     if result is None:
         return verdict
-    headers = {KEY: key_of(message.root or message.id), RESULT: result.how}  # mutant: result-of-the-last-id
-    id_ = MINT.id_at(min(now_us + for_us, DUE_END_US - 1))  # mutant: result-early
+    headers = {KEY: key_of(message.root or message.id), RESULT: result.how}
+    id_ = MINT.id_at(min(now_us + for_us, DUE_END_US - 1))
     put = Message(id_, result.payload[:bytes_max], RESULT, headers, 0, now_us)
     changed = replace(
         settlement, puts=[*settlement.puts, put], replaces=settlement.replaces | {id_}
@@ -113,13 +113,14 @@ class Look:
         if result is None and self._is_pending(wheel):
             return None
         if result is None:
-            result = self._kept(wheel)  # it ended between the two looks  # mutant: result-between
+            result = self._kept(wheel)  # it ended between the two looks
         if result is None:
             raise NotFound(
-                f"there is no result of the call {self._id}", path=wheel.path,
+                f"there is no result of the call {self._id}",
+                path=wheel.path,
                 hint='its handler keeps results with @on(result_for="1h"), for that time; `filewheel history '
                 f"{self._id}` shows how it ended",
-            )  # fmt: skip
+            )
         if result.how in (ERROR, UNKEPT):
             raise self._error(result, wheel.path)
         return result
@@ -128,15 +129,16 @@ class Look:
         """Return the error that the call did not end in time."""
         waited = f"after {timeout_s:g} s" if timeout_s else "now; timeout_s= waits for it"
         return ResultTimeout(
-            f"the call {self._id} has no result {waited}", path=path,
+            f"the call {self._id} has no result {waited}",
+            path=path,
             hint=f"`filewheel inspect {self._now_at}` shows whether it waits, runs or is retried",
-        )  # fmt: skip
+        )
 
     def _kept(self, wheel: Wheel) -> Kept | None:
         message = wheel.get(key=key_of(self._id))
         if message is None or RESULT not in message.headers:
             return None
-        if message.due_us <= wheel._clock.now_us():  # mutant: result-outlives
+        if message.due_us <= wheel._clock.now_us():
             return None
         return Kept(message.headers[RESULT], message.payload)
 
@@ -146,11 +148,11 @@ class Look:
         while message is None:
             with IMPORTS:  # on demand: most programs ask for no result of a call that has moved
                 from filewheel.tools.absent import moved_to
-            found = moved_to(wheel, self._id, sys.maxsize)  # mutant: moved-call-lost
+            found = moved_to(wheel, self._id, sys.maxsize)
             self._now_at = self._id if found is None else found
             if found is None:
                 break
-            message = wheel.get(found)  # None once more if it moved in between  # mutant: moved-again-lost
+            message = wheel.get(found)  # None once more if it moved in between
         if message is not None and message.is_dead:
             reason = (message.reason or "it is a dead letter").encode("utf-8", "backslashreplace")
             raise self._error(Kept(ERROR, reason), wheel.path)
@@ -160,13 +162,16 @@ class Look:
         text = result.payload.decode("utf-8", "replace")[:_TEXT_CHARS]
         if result.how == UNKEPT:
             return ResultNotKept(
-                f"the call {self._id} has ended well, but its result is not kept: {text}", path=path,
+                f"the call {self._id} has ended well, but its result is not kept: {text}",
+                path=path,
                 hint="return a small value of plain data, or have the handler store it",
-            )  # fmt: skip
+            )
         return CallFailed(
-            f"the call {self._id} failed: {text}", error=text, path=path,
+            f"the call {self._id} failed: {text}",
+            error=text,
+            path=path,
             hint=f"`filewheel history {self._id}` shows its attempts",
-        )  # fmt: skip
+        )
 
 
 def value_of(result: Kept) -> Any:

@@ -104,7 +104,7 @@ class Scheduler(Definitions, Waiting):
         if catch_up_per_s is not None:
             check_number("catch_up_per_s", catch_up_per_s)
         check_choice("unknown", unknown, ("wait", "bury"))
-        check_choice("on_jump", on_jump, ("fire", "hold"))  # mutant: jump-unchecked
+        check_choice("on_jump", on_jump, ("fire", "hold"))
         check_whole("history", history, least=0)
         sync = None if sync is None else check_sync(sync)
         env = check_env(env).using(clock=clock)
@@ -180,9 +180,15 @@ class Scheduler(Definitions, Waiting):
     # -- enqueue -----------------------------------------------------------------------------------------------
 
     def send(
-        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
-        *, delay: Delay | None = None, at: At | None = None,
-    ) -> MessageId:  # fmt: skip
+        self,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: Options,
+        *,
+        delay: Delay | None = None,
+        at: At | None = None,
+    ) -> MessageId:
         """Enqueue a call, within the caller's open transaction if there is one."""
         call = new_call(name, args, kwargs, options, self.codec.encode, self._positional(name))
         wheel = self.wheel
@@ -296,10 +302,16 @@ class Scheduler(Definitions, Waiting):
         check_used(self._handlers, self._limits.pools, self._limits.in_flight)
         self.wheel  # noqa: B018  made if it is missing
         return Engine(
-            self._path, self._handlers, Occurrences(self._schedules, self._clock), self._limits, self._telemetry,
-            env=self._env, on_term=self._plant_all, loop=self._loop,
+            self._path,
+            self._handlers,
+            Occurrences(self._schedules, self._clock),
+            self._limits,
+            self._telemetry,
+            env=self._env,
+            on_term=self._plant_all,
+            loop=self._loop,
             ends_drained=self._ends_drained,
-        )  # fmt: skip
+        )
 
     def start(self) -> None:
         """Start firing in the background, or stand by while another process fires.
@@ -315,7 +327,6 @@ class Scheduler(Definitions, Waiting):
                 "a process of the pool imports this script, and the script starts the scheduler",
                 hint='put that under `if __name__ == "__main__":`',
             )
-        # mutant: started-twice
         with self._starting:  # two threads do not both start, and a stop meets a started engine
             if self._engine is not None and self._engine.is_alive:
                 raise BadArgument("this scheduler has been started already")
@@ -442,9 +453,9 @@ class WheelOpener:
 
     def open(self) -> Wheel:
         """Open the wheel, or make a missing one. Raises NoWheel for a missing one without `create`."""
-        opened = Wheel.open_or_create if self._create else Wheel  # mutant: made-forbidden
+        opened = Wheel.open_or_create if self._create else Wheel
         made = opened(self.path, sync=self._sync, env=self._env)
-        self._made = self._made or made.is_new  # mutant: made-unwarned
+        self._made = self._made or made.is_new
         return made
 
     def warn_if_made(self) -> None:
@@ -456,5 +467,6 @@ class WheelOpener:
             self._made = False
             log.warning(
                 "%s was missing: this process made a new wheel, and enqueues into it; if it should exist, "
-                "check the working directory and the mounts, and pass create=False", self.path,
-            )  # fmt: skip
+                "check the working directory and the mounts, and pass create=False",
+                self.path,
+            )

@@ -107,14 +107,14 @@ class Settlements:
     def _settle(self, verdicts: list[tuple[Message, Verdict]]) -> None:
         """Write verdicts; those that need one bad file are left for later, so that all others go on."""
         # A message that a job enqueued must be durable before it is called: after a power cut the job would enqueue it
-        # again, under another id.  # mutant: puts-called-unflushed
+        # again, under another id.
         # A result needs no flush: without it its call has not ended either.
         puts = any(RESULT not in put.headers for _, v in verdicts for put in v.settlement.puts)
         sync = self._puts_sync if puts else "never"
         try:
             moved_to = self._keeper.settle([v.settlement for _, v in verdicts], sync=sync)
         except (Damaged, DiskError) as exc:
-            if not exc.is_of_one_file:  # mutant: one-file-ends-all
+            if not exc.is_of_one_file:
                 raise
             self._leave(exc)
             return
@@ -142,7 +142,7 @@ class Settlements:
     def _keep_unwritten(self) -> Sequence[tuple[Message, Verdict]]:
         """Report the written verdicts; keep and return the others."""
         written = [(m, v) for m, v in self._verdicts if not self._keeper.holds(m.id)]
-        self._verdicts = [(m, v) for m, v in self._verdicts if self._keeper.holds(m.id)]  # mutant: full-outcome-lost
+        self._verdicts = [(m, v) for m, v in self._verdicts if self._keeper.holds(m.id)]
         self._count(written)
         self._telemetry.settled(written)
         return self._verdicts

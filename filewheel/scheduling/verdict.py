@@ -32,7 +32,7 @@ class Verdict:
 
 def succeeded(message: Message, puts: Outbox, successor: Message | None) -> Verdict:
     """Return the verdict on a call that returned."""
-    return Verdict(  # mutant: transaction-dropped
+    return Verdict(
         "acknowledged",
         Settlement(message.id, "acked", puts=puts.messages, replaces=frozenset(puts.replaces), successor=successor),
     )
@@ -50,7 +50,7 @@ def failed(
 ) -> Verdict:
     """Return the verdict on a call that failed; with `traced` its traceback is stored."""
     kept = {k: v for k, v in message.headers.items() if k != DUE}
-    details = failure.trace if traced else ""  # mutant: traced-anyway
+    details = failure.trace if traced else ""
     headers = with_attempt(kept, Attempt(now_us, message.attempt, failure.text, details))
     delay_us = None
     if failure.retry_in_us is not None:

@@ -62,7 +62,7 @@ class BinaryHeap(Scheme[Item]):
 
     def _forget(self, entry: Entry[Item]) -> None:
         self._shells += 1
-        if self._shells > max(SHELLS_FREE, len(self.heap) - self._shells):  # mutant: timer-shells-stay
+        if self._shells > max(SHELLS_FREE, len(self.heap) - self._shells):
             self.heap = [one for one in self.heap if one[2].state is PENDING]
             heapq.heapify(self.heap)
             self._shells = 0

@@ -63,7 +63,7 @@ class DelayQueue(Generic[Item]):
             entry = self._heap.start(due_ns, item)
             if self._heap.first() is entry:
                 self._leader = None  # it sleeps too long for this head: the thread that wakes is the next leader
-                self._available.notify()  # mutant: timer-new-head-unseen
+                self._available.notify()
         return entry
 
     def take(self) -> Item:
@@ -88,7 +88,7 @@ class DelayQueue(Generic[Item]):
                     if self._is_closed or (self._is_ending and head is None):
                         raise self._owner.closed()
                     now_ns = self.now_ns()
-                    if head is not None and head.due <= now_ns:  # mutant: timer-taken-early
+                    if head is not None and head.due <= now_ns:
                         return self._heap.pop().item
                     if until_ns is not None and until_ns <= now_ns:
                         return None
@@ -103,7 +103,7 @@ class DelayQueue(Generic[Item]):
                             self._leader = None
             finally:
                 if self._leader is None and len(self._heap):
-                    self._available.notify()  # the next leader  # mutant: timer-no-next-leader
+                    self._available.notify()  # the next leader
                 elif self._is_ending and not len(self._heap):
                     self._available.notify_all()
 

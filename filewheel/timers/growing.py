@@ -88,7 +88,7 @@ class Growing(Wheel[Item]):
                 self.levels.append(slots_of(self.size, number + 1))
         slot = self.levels[number][entry.tick // span % self.size]
         slot.append(entry)
-        if not slot.is_in_use:  # mutant: timer-slot-not-queued
+        if not slot.is_in_use:
             slot.is_in_use = True
             slot.expiry = entry.tick // span * span
             self._in_use.put(slot)

@@ -44,7 +44,7 @@ class HashedUnordered(Wheel[Item]):
         for tick in range(self.hand + 1, min(end, self.hand + len(self.slots)) + 1):
             slot = self.slots[tick & self.mask]
             for entry in slot:
-                if entry.tick <= end:  # no round is left  # mutant: timer-rounds-ignored
+                if entry.tick <= end:  # no round is left
                     slot.remove(entry)
                     found.append(entry)
         if end - self.hand > len(self.slots):  # more than a lap: a slot gave the timers of several

@@ -41,9 +41,14 @@ class HashedWheelTimer:
     """
 
     def __init__(
-        self, tick_duration: Delay = 0.1, ticks_per_wheel: int = 512, *, max_pending: int | None = None,
-        executor: Executor | None = None, clock: Clock = SYSTEM_CLOCK,
-    ) -> None:  # fmt: skip
+        self,
+        tick_duration: Delay = 0.1,
+        ticks_per_wheel: int = 512,
+        *,
+        max_pending: int | None = None,
+        executor: Executor | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         """Make a wheel of slots, rounded up to a power of two, one a tick. Functions are called in the worker's thread,
         or by `executor`. Raises BadArgument.
         """
@@ -88,9 +93,7 @@ class HashedWheelTimer:
 class _Worker:
     """What the thread has of a timer."""
 
-    def __init__(
-        self, tick_ns: int, slots: int, limit: int | None, executor: Executor | None, steady: Steady
-    ) -> None:  # fmt: skip
+    def __init__(self, tick_ns: int, slots: int, limit: int | None, executor: Executor | None, steady: Steady) -> None:
         self.steady = steady
         self.pending = 0
         self.wheel: HashedUnordered[TimerTask] = HashedUnordered(slots, tick=tick_ns, now=steady.now_ns())
@@ -108,7 +111,7 @@ class _Worker:
     def add(self, task: TimerTask) -> None:
         self._owner.check()
         with self._changed:
-            if self._limit is not None and self.pending >= self._limit:  # mutant: timer-limit-ignored
+            if self._limit is not None and self.pending >= self._limit:
                 raise TooManyTimers(
                     f"{self.pending} timers are pending, which is the limit", hint="cancel some, or raise max_pending="
                 )
@@ -127,7 +130,7 @@ class _Worker:
     def cancel(self, task: TimerTask) -> bool:
         self._owner.check()
         with self._changed:
-            if task.state is not PENDING:  # mutant: timer-cancelled-after-expiry
+            if task.state is not PENDING:
                 return False
             task.settle(STOPPED)
             self.pending -= 1
@@ -166,7 +169,7 @@ class _Worker:
     def _expire(self, entry: Entry[TimerTask]) -> None:
         task = entry.item
         with self._changed:
-            if task.state is not PENDING:  # mutant: timer-expired-after-cancel
+            if task.state is not PENDING:
                 return
             call = task.settle(EXPIRED)
             self.pending -= 1

@@ -68,7 +68,7 @@ class Hierarchical(Wheel[Item]):
             if entry.tick <= end:
                 self._overdue.append(entry)
             else:
-                self._put(entry)  # mutant: timer-not-demoted
+                self._put(entry)
 
     def _waiting(self) -> Iterable[Entry[Item]]:
         return [entry for level in self.levels for slot in level for entry in slot]

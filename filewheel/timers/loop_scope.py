@@ -54,7 +54,7 @@ class TimeoutScope:
         if when is not None:
             check_number("when", when, above=None)
         if self._timeout is not None:
-            self._timeout.cancel()  # mutant: loop-scope-keeps-the-former-due
+            self._timeout.cancel()
         self._when = when
         self._timeout = None
         if when is not None:
@@ -85,7 +85,7 @@ class TimeoutScope:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._timeout is not None:
-            self._timeout.cancel()  # mutant: loop-scope-outlives-its-body
+            self._timeout.cancel()
             self._timeout = None
         if self._state is not _State.EXPIRING:
             self._state = _State.FINISHED
@@ -93,7 +93,7 @@ class TimeoutScope:
         self._state = _State.EXPIRED
         assert self._task is not None
         # More requests than at the start: somebody else cancels the task too, and the cancellation goes on.
-        if self._task.uncancel() > self._cancelling:  # mutant: loop-scope-swallows-a-cancel
+        if self._task.uncancel() > self._cancelling:
             return
         if kind is not None and issubclass(kind, asyncio.CancelledError):
             raise TimeoutError from exc

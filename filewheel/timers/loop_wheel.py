@@ -95,7 +95,7 @@ class LoopWheel(TimeoutWheel):
         try:
             self._turn(TURN_S)
         finally:
-            if (when := self._next()) is not None:  # mutant: loop-wheel-not-armed-again
+            if (when := self._next()) is not None:
                 self._wake(when)
 
     def _raised(self, callback: Callable[..., object], timeout: LoopTimeout, exc: BaseException) -> None:

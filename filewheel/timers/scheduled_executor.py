@@ -59,7 +59,7 @@ class ScheduledFuture(Future[Result]):
     def _leave(self) -> None:
         """Leave the queue after a cancel. Of the threads that see it, the one that removes it notifies its waiters."""
         entry = self._entry
-        if entry is not None and self._queue.remove(entry):  # mutant: timer-cancelled-stays
+        if entry is not None and self._queue.remove(entry):
             self.set_running_or_notify_cancel()
             self._call = None
 
@@ -111,7 +111,7 @@ class ScheduledFuture(Future[Result]):
             return now_ns - self._period_ns
         # The calls that this one overran are left out: they would only pile up.
         overran = max(0, now_ns - self.due_ns) // self._period_ns
-        return self.due_ns + (1 + overran) * self._period_ns  # mutant: timer-calls-pile-up
+        return self.due_ns + (1 + overran) * self._period_ns
 
 
 class ScheduledExecutor(Executor):

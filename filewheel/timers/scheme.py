@@ -49,7 +49,7 @@ class Scheme(ABC, Generic[Item]):
         if type(due) is not int:
             check_time("due", due)
         entry = Entry(due, item, self._numbers, self)
-        if due <= self.now:  # mutant: timer-started-in-the-past
+        if due <= self.now:
             self._overdue.append(entry)
         else:
             self._place(entry)
@@ -66,7 +66,7 @@ class Scheme(ABC, Generic[Item]):
             raise BadArgument(f"entry is what a start returned, not {shown(entry)}")
         if entry.scheme is not self:
             raise BadArgument(f"{shown(entry)} was started by another scheme", hint="stop it there")
-        if entry.state is not PENDING:  # mutant: timer-state-changes-twice
+        if entry.state is not PENDING:
             return False
         entry.state = STOPPED
         self._pending -= 1
@@ -94,7 +94,7 @@ class Scheme(ABC, Generic[Item]):
     def _expire(self, expire: Expire[Item]) -> int:
         end = self._numbers  # what an `expire` starts waits for the next call: it may start itself again without end
         count = 0
-        while (entry := self._overdue.first) is not None and entry.number < end:  # mutant: timer-chain-without-end
+        while (entry := self._overdue.first) is not None and entry.number < end:
             self._overdue.remove(entry)
             entry.state = EXPIRED
             self._pending -= 1
@@ -157,7 +157,7 @@ class Wheel(Scheme[Item]):
 
     def _tick_of(self, due: int) -> int:
         """Return the tick at which a timer expires: its due, rounded up."""
-        return -(-due // self.tick)  # mutant: timer-rounded-down
+        return -(-due // self.tick)
 
     def _next(self) -> int:
         return (self.hand + 1) * self.tick

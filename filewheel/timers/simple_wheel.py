@@ -26,7 +26,7 @@ class SimpleWheel(Wheel[Item]):
         self.delay_max = slots * tick
 
     def _place(self, entry: Entry[Item]) -> None:
-        if entry.due - self.now > self.delay_max:  # mutant: timer-past-the-wheel
+        if entry.due - self.now > self.delay_max:
             raise TooLarge(
                 f"a delay of {entry.due - self.now} is over the {self.delay_max} of this wheel",
                 hint="more slots, or a hashed or hierarchical wheel",

@@ -100,7 +100,7 @@ class Owner:
 
     def check(self) -> None:
         """Raise Forked in a child of that process."""
-        if self._pid != os.getpid():  # mutant: timer-forked-waits
+        if self._pid != os.getpid():
             raise Forked(f"this {self._name} belongs to the process that made it", hint="make another after the fork")
 
     def one_call(self, lock: threading.Condition | threading.RLock) -> threading.Condition | threading.RLock:
@@ -109,7 +109,7 @@ class Owner:
         A signal handler or a destructor may interrupt a call of its own thread: it would see, and leave, half a change.
         """
         self.check()
-        if lock._is_owned():  # type: ignore[union-attr]  # mutant: timer-call-in-call
+        if lock._is_owned():  # type: ignore[union-attr]
             raise Reentered(
                 f"this thread is in the middle of another call of this {self._name}",
                 hint="give signal handlers and destructors one of their own, or a HashedWheelTimer",

@@ -69,5 +69,5 @@ def call_logged(call: Callable[[], Any]) -> None:
     """Call a function. An error that it raises is logged: it harms no other timer."""
     try:
         call()
-    except BaseException:  # also SystemExit: a thread of timers does not end by one of them  # mutant: timer-raise-ends
+    except BaseException:  # also SystemExit: a thread of timers does not end by one of them
         log.exception("the function of a timer raised: %s", call)

@@ -39,16 +39,17 @@ class Workers:
         thread = threading.Thread(target=target, name=f"filewheel-{self._name}-{len(self._threads) + 1}", daemon=True)
         try:
             thread.start()
-        except RuntimeError as exc:  # mutant: timer-thread-bare
+        except RuntimeError as exc:
             raise DiskError(
                 f"no thread can be started for this timer: {exc}",
-                errno=errno.EAGAIN, hint="raise `ulimit -u`, or the container's task limit",
-            ) from exc  # fmt: skip
+                errno=errno.EAGAIN,
+                hint="raise `ulimit -u`, or the container's task limit",
+            ) from exc
         self._threads.append(thread)
 
     def join(self) -> None:
         """Wait until the threads have ended. One of them does not wait: two would wait for each other."""
-        if threading.current_thread() not in self._threads:  # mutant: timer-waits-for-itself
+        if threading.current_thread() not in self._threads:
             for thread in list(self._threads):
                 thread.join()
 

@@ -40,5 +40,5 @@ def mend_pauses(directory: Directory, quarantine: Quarantine) -> list[str]:
         epoch = 0 if roster is None else roster.epoch
     # The version is above that of the damaged file, which counted changes.
     paused = Pauses((Pause(since_us=now_us, why=_WHY),), epoch, version=now_us)
-    change_pauses(directory, lambda _: paused, mend=True)  # mutant: repair-resumes
+    change_pauses(directory, lambda _: paused, mend=True)
     return [*done, f"{layout.PAUSED} was damaged: the whole wheel is paused now, until `filewheel resume`"]

@@ -66,7 +66,6 @@ def repair(directory: Directory) -> Repair:
         _mend_settings(directory, result)
         store = Store(directory, Relisted(directory))
         with contextlib.closing(store):
-            # mutant: place-left
             result.done += put_all_aside(directory, store.quarantine)  # first: a deal needs these places
             store.recover()
             if store.checkpoint.doubt:
@@ -79,7 +78,7 @@ def repair(directory: Directory) -> Repair:
                 if damage.name.startswith(layout.JOURNAL):
                     size = damage.end - damage.offset
                     result.done.append(f"{damage.name}: {size} bytes at offset {damage.offset} put aside")
-            result.done += mend_key_files(directory, store.quarantine)  # mutant: bucket-stays-long
+            result.done += mend_key_files(directory, store.quarantine)
             _mend_keys(directory, result)
             result.done += mend_pauses(directory, store.quarantine)
     except OSError as exc:
@@ -134,7 +133,7 @@ def _mend_file(store: Store, span: Span, result: Repair) -> None:
         return
     is_missing = any(damage.reason == MISSING for damage in bad)
     for damage in bad:
-        (store.quarantine.note if is_missing else store.quarantine.keep)(damage)  # mutant: missing-put-aside
+        (store.quarantine.note if is_missing else store.quarantine.keep)(damage)
     for put, what in senseless:
         store.quarantine.keep_bytes(Damage(span.name, 0, len(put), what, proven=True), put)
     checkpoint = store.checkpoint.copy()
@@ -171,7 +170,7 @@ def _take_out_senseless(puts: set[bytes], drops: set[bytes]) -> list[tuple[bytes
         except Damaged as exc:
             found.append((put, exc.what))
             drops.add(pack_drop(put[ID], SET_ASIDE))
-    puts.difference_update(put for put, _ in found)  # mutant: senseless-stays
+    puts.difference_update(put for put, _ in found)
     return found
 
 
@@ -183,7 +182,7 @@ def _read_all(store: Store, span: Span) -> tuple[set[bytes], set[bytes], list[Da
         fd = store.disk.open(span.name, "r")
     except FileNotFoundError:
         return puts, drops, [Damage(span.name, 0, span.end, MISSING, proven=True)]
-    except ForeignFile:  # mutant: repair-unopened
+    except ForeignFile:
         # Any other error is raised: it may be transient, and must not replace the file by an empty one.
         return puts, drops, [Damage(span.name, 0, span.end, "cannot be opened", proven=True)]
     try:

@@ -113,9 +113,13 @@ class _Verifier:
         checkpoint = self._dir.checkpoint()
         if checkpoint.doubt:
             self._add(
-                "damage", layout.CHECKPOINT, 0, 0, checkpoint.doubt,
+                "damage",
+                layout.CHECKPOINT,
+                0,
+                0,
+                checkpoint.doubt,
                 "filewheel repair; nothing is lost, but acknowledged messages may fire again",
-            )  # fmt: skip
+            )
             lap_of = self._dir.settings.lap_of
             adopt(checkpoint, self._disk, find_files(self._disk, lap_of), lap_of)
         spans = spans_of(self._dir, checkpoint)
@@ -127,17 +131,20 @@ class _Verifier:
         self._check_journals(checkpoint, listing)
         self._check_retained()
         self._check_names(checkpoint, keeper)
-        check_places(self._dir, self._add)  # mutant: place-unsaid
+        check_places(self._dir, self._add)
         check_keys(self._dir, self._unlisted if self._is_primary() else None, self._add)
         self._check_ids()
         self._check_set()
         self._check_pauses()
         for item in items(self._dir):
             self._add(
-                "note", str(item["item"]), 0, 0,
+                "note",
+                str(item["item"]),
+                0,
+                0,
                 f"{item.get('name', '?')} at offset {item.get('offset', '?')}: {item.get('reason', '?')}",
                 "look at it, then remove it",
-            )  # fmt: skip
+            )
         return self._report
 
     def _add(self, kind: str, name: str, offset: int, end: int, what: str, hint: str = "") -> None:
@@ -213,11 +220,10 @@ class _Verifier:
         A keeper removes a file only after it wrote the checkpoint without it.
         """
         known = self._disk.identity(layout.CHECKPOINT)
-        # mutant: absent-reread
         if known is None or known != self._newest[0]:  # read once for all missing files
             newer = self._dir.checkpoint()
             self._newest = known, {s.name for s in spans_of(self._dir, newer)}
-        return span.name not in self._newest[1]  # mutant: missing-past
+        return span.name not in self._newest[1]
 
     def _check_frame(self, name: str, fd: int, frame: Frame, seconds: tuple[int, int] | None) -> None:
         self._report.frames += 1
@@ -250,7 +256,6 @@ class _Verifier:
         first, second = list_segments(self._dir), list_segments(self._dir)
         # With a running writer a listing may have a new segment and miss the previous one; a second listing has both.
         # A segment removed since stays in the list: frames that seem missing in the next one may be covered.
-        # mutant: gone-since-listed verify-one-listing verify-beyond
         return {w: {n for n in ours | second.get(w, set()) if n <= max(ours)} for w, ours in first.items()}
 
     def _size_of(self, name: str) -> int:
@@ -288,7 +293,6 @@ class _Verifier:
         try:
             fd = self._disk.open(name, "r")
         except FileNotFoundError:
-            # mutant: covered-beside-verify
             return UNKNOWN  # covered since; a newer checkpoint may cover more of it
         except ForeignFile:
             self._foreign(name)

@@ -28,7 +28,7 @@ from tests.crash.shard import play
 @click.option("--show", "shown", type=click.Path(exists=True, path_type=Path), help="Print an earlier run's Markdown.")
 @click.option("--round", "again", metavar="NAME:NUMBER", help="Play one round again, and say what it found.")
 @click.option("--list", "list_", is_flag=True, help="Name the campaigns.")
-@click.option("--mutants", is_flag=True, help="Print the table of docs/mutants.md.")
+@click.option("--mutants", is_flag=True, help="Print the mutants as a table.")
 def main(
     budget: str,
     only: str,

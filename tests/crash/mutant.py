@@ -63,7 +63,7 @@ def run(command: list[str], variables: dict[str, str]) -> subprocess.CompletedPr
 
 
 def table() -> str:
-    """Return the table of docs/mutants.md."""
+    """Return the mutants as a table in Markdown."""
     rows = ["| rule | safeguard | detected by | after |", "| --- | --- | --- | --- |"]
     for m in MUTANTS:
         rows.append(

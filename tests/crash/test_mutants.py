@@ -1,4 +1,4 @@
-"""The list of mutants: it fits the marks in the source, and the page that shows it is what the list says."""
+"""The list of mutants fits the marks in the source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash import mutate
-from tests.crash.mutant import REPO, SEARCHED, table
+from tests.crash.mutant import REPO, SEARCHED
 from tests.crash.mutants import MUTANTS, Mutant
 from tests.crash.operations import DROP, NEVER, Misfit, Operation, becomes, gives, unguarded, without
 
@@ -140,12 +140,6 @@ def test_each_parameter_that_a_killer_names_is_one_of_its_test() -> None:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *named]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr or done.stdout
-
-
-def test_the_page_of_mutants_is_what_the_list_says() -> None:
-    """`python -m tests.crash --mutants` prints the table."""
-    page = (REPO / "docs" / "mutants.md").read_text()
-    assert table() in page
 
 
 def test_a_mark_names_the_innermost_statement_on_its_line_or_on_the_next_line_of_code() -> None:

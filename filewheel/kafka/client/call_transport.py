@@ -55,9 +55,16 @@ class ConfluentCalls:
     """A cluster, for one scheduler. Raises BadArgument when confluent-kafka is not installed."""
 
     def __init__(
-        self, config: Mapping[str, Any], delay: str, calls: str, dead: str, *, group: str, worker: str | None,
+        self,
+        config: Mapping[str, Any],
+        delay: str,
+        calls: str,
+        dead: str,
+        *,
+        group: str,
+        worker: str | None,
         session_s: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`worker` names this worker's transactions; None for at least once."""
         self._client = client()
         self._config = dict(config)

@@ -26,9 +26,11 @@ RANGE_S = 2.0
 """How long the ends of one log may take, of many."""
 RETENTION_S = 60.0
 _ONE_RECORD = {
-    "queued.max.messages.kbytes": 1024, "max.partition.fetch.bytes": 4096, "queued.min.messages": 1,
+    "queued.max.messages.kbytes": 1024,
+    "max.partition.fetch.bytes": 4096,
+    "queued.min.messages": 1,
     "fetch.queue.backoff.ms": 10,
-}  # fmt: skip
+}
 """One record is asked for; a broker sends at least one batch, whatever its size. A client that has its one record
 fetches none for `fetch.queue.backoff.ms` (1 s), also of the next partition."""
 

@@ -45,10 +45,13 @@ class SharedProducer:
         """Queue a record; return False when the queue is full. `answer` is called on any thread, also on this one."""
         try:
             self._producer.produce(
-                record.topic, record.value, record.key,
+                record.topic,
+                record.value,
+                record.key,
                 -1 if record.partition is None else record.partition,
-                on_delivery=answer, headers=list(record.headers),
-            )  # fmt: skip
+                on_delivery=answer,
+                headers=list(record.headers),
+            )
         except BufferError:
             return False
         except self._client.KafkaException as exc:

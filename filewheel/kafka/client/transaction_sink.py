@@ -153,10 +153,13 @@ class TransactionSink:
         while True:
             try:
                 producer.produce(
-                    record.topic, record.value, record.key,
+                    record.topic,
+                    record.value,
+                    record.key,
                     -1 if record.partition is None else record.partition,
-                    on_delivery=answer, headers=list(record.headers),
-                )  # fmt: skip
+                    on_delivery=answer,
+                    headers=list(record.headers),
+                )
                 return
             except BufferError:
                 producer.poll(0.05)

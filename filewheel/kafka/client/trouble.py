@@ -80,10 +80,16 @@ _OF_THE_CONNECTION = re.compile(r"^\w+://\S+: | \(after \d+ms in state \w+\)$")
 
 _OF_THE_TARGET = frozenset(
     {
-        "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "TOPIC_AUTHORIZATION_FAILED",
-        "TOPIC_EXCEPTION", "POLICY_VIOLATION", "INVALID_TIMESTAMP", "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+        "UNKNOWN_TOPIC_OR_PART",
+        "_UNKNOWN_TOPIC",
+        "_UNKNOWN_PARTITION",
+        "TOPIC_AUTHORIZATION_FAILED",
+        "TOPIC_EXCEPTION",
+        "POLICY_VIOLATION",
+        "INVALID_TIMESTAMP",
+        "UNSUPPORTED_FOR_MESSAGE_FORMAT",
     }
-)  # fmt: skip
+)
 """Errors of one target topic. They may pass, so the record may be sent again."""
 _OF_THE_RECORD = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_RECORD"})
 """Errors of one record at its target. They do not pass."""
@@ -91,10 +97,14 @@ BY_SIZE = "MSG_SIZE_TOO_LARGE"
 """A broker says this of a whole batch: only a record that was sent alone is known to be too large."""
 _NOT_ALLOWED = frozenset(
     {
-        "TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED",
-        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "SASL_AUTHENTICATION_FAILED", "_AUTHENTICATION",
+        "TOPIC_AUTHORIZATION_FAILED",
+        "GROUP_AUTHORIZATION_FAILED",
+        "CLUSTER_AUTHORIZATION_FAILED",
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        "SASL_AUTHENTICATION_FAILED",
+        "_AUTHENTICATION",
     }
-)  # fmt: skip
+)
 _NO_BROKER = frozenset(
     {"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "_TIMED_OUT_QUEUE", "_MSG_TIMED_OUT"}
 )

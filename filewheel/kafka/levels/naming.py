@@ -42,10 +42,13 @@ class Level:
     def policy(self, base: str, *, default_target: str = "", on_target_error: OnTargetError = "retry") -> Policy:
         """Return what the records of this level's topic mean. Raises BadArgument."""
         return Policy(
-            self.topic(base), f"{base}.dlt", default_target, self.delay_ms / 1000 + SLACK_S,
+            self.topic(base),
+            f"{base}.dlt",
+            default_target,
+            self.delay_ms / 1000 + SLACK_S,
             on_target_error=on_target_error,
             on_missing_target="retry",  # a level has no way back
-        )  # fmt: skip
+        )
 
 
 def parse_levels(text: str | Iterable[str]) -> tuple[Level, ...]:

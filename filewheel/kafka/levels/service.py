@@ -97,8 +97,12 @@ class LevelService:
         queues = {} if self._loop is None else dict(self._loop.queues)
         return [
             LevelStatus(
-                topic, partition, one.waiting, one.forwarded, max(one.late_us, 0) / US_PER_S,
+                topic,
+                partition,
+                one.waiting,
+                one.forwarded,
+                max(one.late_us, 0) / US_PER_S,
                 one.reason if one.stage is Stage.BACKING_OFF else "",
             )
             for (topic, partition), one in sorted(queues.items())
-        ]  # fmt: skip
+        ]

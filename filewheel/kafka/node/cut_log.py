@@ -56,8 +56,11 @@ def true_marker(transport: Transport, partition: int, marker: Marker, first: int
         )
     log.error(
         "partition %d: its log was cut; what the marker said of offsets from %d to %d is forgotten: records there "
-        "count as new", partition, end, last_read.offset,
-    )  # fmt: skip
+        "count as new",
+        partition,
+        end,
+        last_read.offset,
+    )
     return marker.of_cut_log(end)  # mutant: kafka-steps-of-a-cut-log
 
 

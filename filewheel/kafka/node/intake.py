@@ -207,5 +207,7 @@ class Intake:
             log.warning(
                 "partition %d: a record waits %d s, and the delay topic keeps records for %d s: if the wheel is lost "
                 "after that, so is the record. Raise retention.ms with `filewheel kafka init --retention ... --alter`",
-                partition, max(longer) // 1_000_000, retention_ms // 1000,
-            )  # fmt: skip
+                partition,
+                max(longer) // 1_000_000,
+                retention_ms // 1000,
+            )

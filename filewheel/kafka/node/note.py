@@ -87,9 +87,14 @@ class Note:
 
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
-    "pid": (int,), "keyed": (bool,), "standby": (bool,), "waiting": (int, type(None)), "low": (int, type(None)),
-    "late_ms": (int,), "at_ms": (int,),
-}  # fmt: skip
+    "pid": (int,),
+    "keyed": (bool,),
+    "standby": (bool,),
+    "waiting": (int, type(None)),
+    "low": (int, type(None)),
+    "late_ms": (int,),
+    "at_ms": (int,),
+}
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -120,7 +125,10 @@ def note_of(owned: Owned, about: About, health: Health, now_us: int) -> tuple[in
     first = next((p for p in found if p.severity == "failing"), found[0] if found else None)
     return offset, Note(
         **asdict(about),
-        state=owned.state.value, waiting=waiting, low=low, late_ms=late_us // _US_PER_MS,
+        state=owned.state.value,
+        waiting=waiting,
+        low=low,
+        late_ms=late_us // _US_PER_MS,
         problem="" if first is None else f"{first.kind}: {first.reason}",
         at_ms=now_us * 1000 // US_PER_S,
-    )  # fmt: skip
+    )

@@ -247,8 +247,11 @@ class Owner:
                 hint="give all nodes the same; after a change on purpose, remove the data directories of all nodes and "
                 "start the first with --accept-options",
             )
-        log.warning("partition %d: it gets other options; from offset %d on, what went out goes out again",
-                    partition, marker.low)  # fmt: skip
+        log.warning(
+            "partition %d: it gets other options; from offset %d on, what went out goes out again",
+            partition,
+            marker.low,
+        )
         return marker.for_other_options()  # mutant: kafka-steps-of-other-options
 
     def _check_topic(self, partition: int, marker: Marker) -> None:
@@ -283,15 +286,23 @@ class Owner:
             return
         if wheel.is_keyed:  # mutant: kafka-early-keyed
             return
-        log.warning("partition %d: it fires what is due before its log was read to the end, to free room",
-                    owned.partition)  # fmt: skip
+        log.warning(
+            "partition %d: it fires what is due before its log was read to the end, to free room", owned.partition
+        )
         self._fire(owned, wheel, sink)
 
     def _fire(self, owned: Owned, wheel: Wheel, sink: Sink) -> None:
         owned.firing = Firing(
-            owned.partition, wheel, sink, owned.marker, self._rendering,
-            lock=owned.lock, limit=self._settings.unit, done=self._loop.outcome, tally=self._tally,
-        )  # fmt: skip
+            owned.partition,
+            wheel,
+            sink,
+            owned.marker,
+            self._rendering,
+            lock=owned.lock,
+            limit=self._settings.unit,
+            done=self._loop.outcome,
+            tally=self._tally,
+        )
         self._loop.add(owned.firing)
 
     # Troubles.

@@ -44,9 +44,14 @@ class Rules:
         policy = self._policy
         horizon_ms = -1 if policy.horizon_ms is None else policy.horizon_ms
         puts, is_left = delayed_puts(
-            list(records), self._targets, policy.default_target or None, horizon_ms, DUE_END_MS, PAYLOAD_BYTES_LIMIT,
+            list(records),
+            self._targets,
+            policy.default_target or None,
+            horizon_ms,
+            DUE_END_MS,
+            PAYLOAD_BYTES_LIMIT,
             policy.keyed,
-        )  # fmt: skip
+        )
         if is_left:
             puts = [put or self._put(record) for put, record in zip(puts, records, strict=True)]
         return puts

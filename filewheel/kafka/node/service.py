@@ -111,11 +111,20 @@ class Node:
             return open_wheel(partition, self.upkeep.wake)
 
         self.owner = Owner(
-            transport, self.loop, opened, rendering, settings, topic_id=topics.topic_id,
-            run=run, later=self._later, start=self._start, release=self._release, wait=wait,
+            transport,
+            self.loop,
+            opened,
+            rendering,
+            settings,
+            topic_id=topics.topic_id,
+            run=run,
+            later=self._later,
+            start=self._start,
+            release=self._release,
+            wait=wait,
             before_firing=self.clock_guard.first,
             tally=self.tally,
-        )  # fmt: skip
+        )
         self.intake = Intake(self.owner, self.loop, understand, settings, self.tally, clock, self._failed)
         self.standby: Standby | None = None
         if settings.standby == "all":

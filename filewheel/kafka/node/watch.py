@@ -169,11 +169,15 @@ class LogWatch:
         if low is not None and low < start:
             log.warning(
                 "partition %d: the log begins at offset %d, and records from offset %d on wait: a lost wheel cannot be "
-                "rebuilt. Keep this data directory, and raise retention.ms of the delay topic", partition, start, low,
-            )  # fmt: skip
+                "rebuilt. Keep this data directory, and raise retention.ms of the delay topic",
+                partition,
+                start,
+                low,
+            )
         else:
             log.warning(
                 "partition %d: in %.0f s the log deletes a record that waits; then a lost wheel cannot be rebuilt. "
                 "Raise retention.ms of the delay topic with `filewheel kafka init --retention ... --alter`",
-                partition, margin_s or 0.0,
-            )  # fmt: skip
+                partition,
+                margin_s or 0.0,
+            )

@@ -89,9 +89,15 @@ class AsyncDelayProducer:
         Raises BadArgument, NoBroker, MissingTopic, NotAllowed, ClusterError, TooLarge, Closed, Forked, OtherLoop.
         """
         record = self._requests.record(
-            target, value, delay=delay, at=at, key=key, target_key=target_key, target_partition=target_partition,
+            target,
+            value,
+            delay=delay,
+            at=at,
+            key=key,
+            target_key=target_key,
+            target_partition=target_partition,
             headers=headers,
-        )  # fmt: skip
+        )
         return await self._send(record)
 
     def check(
@@ -108,9 +114,15 @@ class AsyncDelayProducer:
     ) -> None:
         """Return if `send` takes these arguments. Nothing is sent, and no broker is asked. Raises BadArgument."""
         self._requests.record(
-            target, value, delay=delay, at=at, key=key, target_key=target_key, target_partition=target_partition,
+            target,
+            value,
+            delay=delay,
+            at=at,
+            key=key,
+            target_key=target_key,
+            target_partition=target_partition,
             headers=headers,
-        )  # fmt: skip
+        )
 
     async def cancel(self, key: Text) -> Delivered:
         """Cancel the waiting record with this key; return once the cancellation is in the log. Only with `keyed`."""

@@ -105,9 +105,15 @@ class DelayProducer:
         Raises BadArgument, NoBroker when the queue stays full for `timeout_s`, Closed, Forked, Reentered.
         """
         record = self._requests.record(
-            target, value, delay=delay, at=at, key=key, target_key=target_key, target_partition=target_partition,
+            target,
+            value,
+            delay=delay,
+            at=at,
+            key=key,
+            target_key=target_key,
+            target_partition=target_partition,
             headers=headers,
-        )  # fmt: skip
+        )
         return self._send(record)
 
     def check(
@@ -124,9 +130,15 @@ class DelayProducer:
     ) -> None:
         """Return if `send` takes these arguments. Nothing is sent, and no broker is asked. Raises BadArgument."""
         self._requests.record(
-            target, value, delay=delay, at=at, key=key, target_key=target_key, target_partition=target_partition,
+            target,
+            value,
+            delay=delay,
+            at=at,
+            key=key,
+            target_key=target_key,
+            target_partition=target_partition,
             headers=headers,
-        )  # fmt: skip
+        )
 
     def cancel(self, key: Text) -> Delivery:
         """Cancel the waiting record with this key; return the future of the cancellation.

@@ -25,9 +25,13 @@ _OURS = h.ROUTING | h.STAMPS | h.BACK
 _ASKS = h.ROUTING | {h.DUE_MS}
 """Headers by which any client asks for a delay; here the arguments do."""
 _INSTEAD = {
-    h.DUE_MS: "give at=", h.EPOCH_S: "give at=", h.DELAY_MS: "give delay=", h.TARGET_TOPIC: "give target",
-    h.TARGET_KEY: "give target_key=", h.TARGET_PARTITION: "give target_partition=",
-}  # fmt: skip
+    h.DUE_MS: "give at=",
+    h.EPOCH_S: "give at=",
+    h.DELAY_MS: "give delay=",
+    h.TARGET_TOPIC: "give target",
+    h.TARGET_KEY: "give target_key=",
+    h.TARGET_PARTITION: "give target_partition=",
+}
 _PARTITION_END = 1 << 31
 
 

@@ -80,9 +80,16 @@ class Envelope:
     def pack(self) -> bytes:
         """Return the payload. Cost: 1 µs."""
         fields = (
-            VERSION, int(self.fate), self.note, self.timestamp_ms, self.target_key, self.target_partition,
-            self.headers, self.key, self.value,
-        )  # fmt: skip
+            VERSION,
+            int(self.fate),
+            self.note,
+            self.timestamp_ms,
+            self.target_key,
+            self.target_partition,
+            self.headers,
+            self.key,
+            self.value,
+        )
         packed: bytes = _packers.pack(fields)
         return packed
 

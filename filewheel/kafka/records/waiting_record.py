@@ -52,6 +52,17 @@ def waiting_record(message: Message, topic: str, partition: int) -> WaitingRecor
     """Return the record that a message in the wheel of a partition is. Raises Damaged, NewerFormat."""
     found = Envelope.unpack(message.payload)
     return WaitingRecord(
-        topic, partition, offset_of(message.id), message.due_us, message.topic, _WORDS[found.fate], found.note,
-        found.key, found.value, found.headers, found.target_key, found.target_partition, found.timestamp_ms,
-    )  # fmt: skip
+        topic,
+        partition,
+        offset_of(message.id),
+        message.due_us,
+        message.topic,
+        _WORDS[found.fate],
+        found.note,
+        found.key,
+        found.value,
+        found.headers,
+        found.target_key,
+        found.target_partition,
+        found.timestamp_ms,
+    )

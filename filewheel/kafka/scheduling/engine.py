@@ -124,7 +124,15 @@ class KafkaEngine:
         """Return a dispatcher of calls."""
         limits = self._limits
         return Dispatcher(
-            keeper, self._handlers, runners, slots={"thread": None, "loop": None, "process": None},
-            in_flight=limits.in_flight, catch_up_per_s=None, unknown=limits.unknown, clock=self._clock,
-            telemetry=self._telemetry, successor=self._occurrences.next_of, fate=self._occurrences.fate_of,
-        )  # fmt: skip
+            keeper,
+            self._handlers,
+            runners,
+            slots={"thread": None, "loop": None, "process": None},
+            in_flight=limits.in_flight,
+            catch_up_per_s=None,
+            unknown=limits.unknown,
+            clock=self._clock,
+            telemetry=self._telemetry,
+            successor=self._occurrences.next_of,
+            fate=self._occurrences.fate_of,
+        )

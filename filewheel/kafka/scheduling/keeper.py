@@ -170,9 +170,10 @@ class CallKeeper:
             self._take(record)
         for partition in polled.gone:
             log.error(
-                "%s [%d]: calls that no worker has read were deleted by the topic's retention", self._topics.calls,
+                "%s [%d]: calls that no worker has read were deleted by the topic's retention",
+                self._topics.calls,
                 partition,
-            )  # fmt: skip
+            )
             self._source.start(partition, BEGINNING)
         for error in polled.errors:
             log.warning("%s", error)

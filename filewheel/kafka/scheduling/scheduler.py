@@ -223,9 +223,13 @@ class KafkaScheduler(Definitions, Unlisted):
         `retention_s` is how long a call is kept that no worker reads; None is for ever.
         """
         return make_call_topics(
-            self._config, self.topics.calls, self.topics.dead,
-            partitions=partitions, replication=replication, retention_s=retention_s,
-        )  # fmt: skip
+            self._config,
+            self.topics.calls,
+            self.topics.dead,
+            partitions=partitions,
+            replication=replication,
+            retention_s=retention_s,
+        )
 
     def start(self) -> None:
         """Run calls in the background.
@@ -304,8 +308,13 @@ class KafkaScheduler(Definitions, Unlisted):
         with self._lock:
             if self._transport is None or self._transport[1] != os.getpid():
                 made: CallTransport = self._given or ConfluentCalls(
-                    self._config, self.topics.delay, self.topics.calls, self.topics.dead, group=self._group,
-                    worker=self._name if self._exactly_once else None, session_s=self._session_s,
-                )  # fmt: skip
+                    self._config,
+                    self.topics.delay,
+                    self.topics.calls,
+                    self.topics.dead,
+                    group=self._group,
+                    worker=self._name if self._exactly_once else None,
+                    session_s=self._session_s,
+                )
                 self._transport = made, os.getpid()
             return self._transport[0]

@@ -61,7 +61,7 @@ class Access:
         if token is not None:
             _check_token(token)
         is_outside = not is_loopback(host)
-        if is_outside and token is None:  # mutant: web-outside-open
+        if is_outside and token is None:
             raise BadArgument(
                 f"{host} can be reached from other machines, and everybody there could read the wheel",
                 hint="give a token (`--token`), or listen at 127.0.0.1 behind a proxy that asks for a password",
@@ -90,9 +90,7 @@ class Access:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if self._token is None or scheme.lower() != "bearer":
             return False
-        return hmac.compare_digest(
-            given.strip().encode("utf-8", "surrogateescape"), self._token
-        )  # mutant: web-any-token
+        return hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._token)
 
     def refusal(self, method: str, headers: Mapping[str, str], *, is_open: bool = False) -> Refusal | None:
         """Return why a request is refused; None when it is allowed. `is_open` is of the page itself and its parts.
@@ -103,33 +101,37 @@ class Access:
         if refused is not None:
             return refused
         if method not in ("GET", "HEAD"):
-            if not self.may_act:  # mutant: web-acts-freely
+            if not self.may_act:
                 return Refusal(
                     403, "read-only", "this page is read-only", "start it with a token: `filewheel serve --token`"
                 )
-            if not self.has_token(headers):  # mutant: web-act-unchecked
+            if not self.has_token(headers):
                 return _no_token()
-        elif not (is_open or self._reads_freely or self.has_token(headers)):  # mutant: web-read-unchecked
+        elif not (is_open or self._reads_freely or self.has_token(headers)):
             return _no_token()
         return None
 
     def _foreign(self, method: str, headers: Mapping[str, str]) -> Refusal | None:
         host = headers.get("host", "")
-        if not self._is_ours(host):  # mutant: web-any-host
+        if not self._is_ours(host):
             return Refusal(
-                421, "wrong-host", "this page does not answer to the name that was asked for",
+                421,
+                "wrong-host",
+                "this page does not answer to the name that was asked for",
                 "open it at the address that it printed, or start it with `--host NAME`",
-            )  # fmt: skip
+            )
         origin = headers.get("origin")
         is_same = origin is None or urlsplit(origin).netloc.lower() == host.lower()
         site = headers.get("sec-fetch-site", "same-origin")
         is_ours = site in ("same-origin", "none")  # "none" was typed, or is a bookmark
         is_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
-        if not is_same or not (is_ours or is_link):  # mutant: web-any-origin
+        if not is_same or not (is_ours or is_link):
             return Refusal(
-                403, "wrong-origin", "the request comes from a page of another site",
+                403,
+                "wrong-origin",
+                "the request comes from a page of another site",
                 "use the page itself, or a client that sends no Origin",
-            )  # fmt: skip
+            )
         return None
 
     def _is_ours(self, host: str) -> bool:

@@ -97,7 +97,7 @@ class Page:
         async def protected(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = [(name.encode(), value.encode()) for name, value in SECURITY.items()]
-                message = {**message, "headers": [*message["headers"], *own]}  # mutant: web-policy-unsent
+                message = {**message, "headers": [*message["headers"], *own]}
             await send(message)
 
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -156,9 +156,13 @@ class Page:
 
     async def _show_access(self, request: Request) -> Response:
         has_token = self._access.has_token(request.headers)
-        return answer({
-            "acts": self._access.may_act, "token": has_token, "reads": has_token or self._access.reads_freely,
-        })  # fmt: skip
+        return answer(
+            {
+                "acts": self._access.may_act,
+                "token": has_token,
+                "reads": has_token or self._access.reads_freely,
+            }
+        )
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -242,9 +246,11 @@ class Page:
     def _history(self, request: Request) -> Mapping[str, Any]:
         given = _parameters(request, "topic", "failed", "id", "limit")
         found = self.view.history(
-            topic=given.get("topic"), failed=_flag(given.get("failed")), limit=_number(given, "limit", 50),
+            topic=given.get("topic"),
+            failed=_flag(given.get("failed")),
+            limit=_number(given, "limit", 50),
             id_=MessageId.parse(given["id"]) if "id" in given else None,
-        )  # fmt: skip
+        )
         return {"now_us": self.view.now_us(), "history": [ended_fields(ended) for ended in found]}
 
     def _age(self, at_us: int, took_us: int) -> dict[str, float]:
@@ -278,7 +284,7 @@ class Page:
             status = 400 if isinstance(exc, BadArgument) else 503
         else:
             fields, status = health.fields(), 200 if health.is_healthy else 503
-        if not (self._access.reads_freely or self._access.has_token(request.headers)):  # mutant: web-health-told
+        if not (self._access.reads_freely or self._access.has_token(request.headers)):
             fields = {name: fields[name] for name in ("healthy", "kind")}
         return answer(fields, status)
 
@@ -289,7 +295,7 @@ class Page:
         try:
             fields = await _body(request)
             act = _act_of(request.path_params["verb"], fields)
-            if fields.get("confirm") is not True:  # mutant: web-unconfirmed
+            if fields.get("confirm") is not True:
                 return answer({"proposal": (await self._reads.run(lambda: _propose(self.view.wheel(), act))).to_json()})
             done = await self._reads.run(lambda: _perform(self.view.wheel(), act))
             self.view.forget()
@@ -353,7 +359,7 @@ async def _body(request: Request) -> dict[str, Any]:
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > BODY_BYTES_MAX:  # mutant: web-body-unbounded
+        if len(body) > BODY_BYTES_MAX:
             raise BadArgument(f"the body has more than {BODY_BYTES_MAX:,} bytes")
     try:
         fields = json.loads(body)

@@ -33,7 +33,7 @@ class Reads:
 
     async def run(self, function: Callable[[], T]) -> T:
         """Return what the function returns. Raises Busy when too many wait, and what it raises."""
-        if self._waiting >= WAITING_MAX:  # mutant: web-reads-unbounded
+        if self._waiting >= WAITING_MAX:
             raise Busy("too many requests wait for the wheel", hint="ask again in a second")
         self._waiting += 1
         try:

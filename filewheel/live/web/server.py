@@ -32,7 +32,7 @@ class _Uvicorn(uvicorn.Server):
         self._page = page
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._page.streams.end()  # mutant: web-streams-stay
+        self._page.streams.end()
         await super().shutdown(sockets)
 
 
@@ -59,10 +59,19 @@ class Server:
         self.host: str = host
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
-            self._page, lifespan="off", ws="none", http="h11", loop="asyncio", log_config=None, access_log=False,
-            server_header=False, limit_concurrency=CONNECTIONS_MAX, timeout_keep_alive=15,
-            timeout_graceful_shutdown=STOP_S, proxy_headers=False,
-        )  # fmt: skip
+            self._page,
+            lifespan="off",
+            ws="none",
+            http="h11",
+            loop="asyncio",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_keep_alive=15,
+            timeout_graceful_shutdown=STOP_S,
+            proxy_headers=False,
+        )
         self._server = _Uvicorn(config, self._page)
         self._thread = threading.Thread(target=self._run, name="filewheel-web", daemon=True)
         self._thread.start()

@@ -47,7 +47,7 @@ class Streams:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, until the viewer leaves."""
-        if self.open >= STREAMS_MAX:  # mutant: web-streams-unbounded
+        if self.open >= STREAMS_MAX:
             refusal = failed(
                 503, "busy", f"{STREAMS_MAX} viewers have this page open already", "close another one, and reload"
             )

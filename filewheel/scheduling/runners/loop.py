@@ -115,7 +115,7 @@ class Loop:
         """Begin a call here, because `begin` touches the disk, and hand it to the loop."""
         if self._loop is None:
             self._make_loop()
-        if not self._begin(call):  # mutant: begun-blindly-loop
+        if not self._begin(call):
             return
         assert self._loop is not None
         self._coming.append(call)
@@ -156,7 +156,7 @@ class Loop:
         try:
             outcome = await run_async(call, self._clock, self._wheel)
         except asyncio.CancelledError:
-            if self._stopping:  # mutant: cancels-itself
+            if self._stopping:
                 return  # without an outcome: the message stays claimed, and is offered again
             outcome = Outcome.failed(call, cancelled_itself() if call.kill is None else killed())
         except KeyboardInterrupt as exc:  # raised by the handler

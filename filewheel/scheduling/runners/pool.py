@@ -373,7 +373,7 @@ class _Attendant:
 
     def _has_given(self, process: Process, call: _Submission) -> bool:
         """Send a call to a process, if the call may begin; return whether it was sent."""
-        if not self._may_begin(call):  # mutant: begun-blindly-process
+        if not self._may_begin(call):
             return False
         process.send(call.request)
         if process.is_lost:
@@ -410,7 +410,7 @@ class _Attendant:
             while not (answer or why or process.has_ended or pool.is_closing):
                 wait_us = end_us - self._clock.steady_us()
                 answer = process.look(wait_us)
-                if wait_us <= 0:  # mutant: import-for-ever
+                if wait_us <= 0:
                     why = f"not imported within {START_LIMIT_US // US_PER_S} s"
         except Exception as exc:  # as in `_result`
             log.exception("an answer could not be read; the process is ended")
@@ -429,7 +429,7 @@ class _Attendant:
             call.given += 1
             why = f"{call.functions[-1]}: {why or end_text(status)}"
             log.warning("a process of the pool ended while it imported %s", why)
-        if call.given < GIVEN_MAX:  # mutant: import-died-call-failed
+        if call.given < GIVEN_MAX:
             pool.give_back(call)
         else:
             says = f"the call did not begin: {call.given} processes ended, the last one while it imported {why}"
@@ -449,7 +449,7 @@ class _Attendant:
                         return None
                     status = process.exit_status()
                     return Result("died", message=end_text(status), exit_status=status)
-                if call.grip.is_killed:  # mutant: kill-process-ignored
+                if call.grip.is_killed:
                     return Result("killed", message=KILLED_TEXT, exit_status=process.end())
                 if wait_us <= 0:
                     return self._ended(process, call)
@@ -471,7 +471,7 @@ class _Attendant:
 
 def _must_import(process: Process, call: _Submission) -> bool:
     """Return whether a process has yet to import the functions of a call."""
-    return call.functions not in process.imported  # mutant: import-in-the-call
+    return call.functions not in process.imported
 
 
 def _result_of(answer: bytes) -> Result:

@@ -57,9 +57,19 @@ def request_of(call: Call, wheel: str) -> bytes:
     decode = None if codec.decode is None else target_of(codec.decode)
     encode = None if codec.encode is None else target_of(codec.encode)
     packed: bytes = msgpack.packb(
-        [function.__module__, function.__qualname__, call.handler.name, pack_message(message), call.started_us, wheel,
-         hooks, encode, decode, call.keeps_result]
-    )  # fmt: skip
+        [
+            function.__module__,
+            function.__qualname__,
+            call.handler.name,
+            pack_message(message),
+            call.started_us,
+            wheel,
+            hooks,
+            encode,
+            decode,
+            call.keeps_result,
+        ]
+    )
     return packed
 
 
@@ -119,7 +129,7 @@ class Processes:
 
         def begin() -> bool:
             call.begun_us = self._clock.steady_us()
-            return not self._stopping and self._begin(call)  # mutant: quiet-process-begins
+            return not self._stopping and self._begin(call)
 
         def done(result: Result) -> None:
             # "closed": the message stays claimed, and is offered again. "not begun": it was cancelled.

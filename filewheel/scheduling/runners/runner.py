@@ -56,7 +56,6 @@ class Call:
         """When it began, by the steady clock; 0 while it waits."""
         self.timeout_s = handler.terms.timeout_s
         """How long it may take."""
-        # mutant: own-timeout-ignored
         if TIMEOUT in messages[0].headers and handler.terms.batch is None:  # a batch has one time-out: the handler's
             self.timeout_s = timeout_of(messages[0], self.timeout_s)
         self.keeps_result = handler.terms.result_for_us is not None
@@ -145,7 +144,7 @@ def jobs_of(call: Call, clock: Clock, wheel: str) -> list[Job | Failure]:
         headers = message.headers
         if DEADLINE in headers or SKIP_LATE in headers:
             why = Policy.of(headers).too_late(message.due_us, now_us)
-            if why is not None:  # mutant: late-after-wait
+            if why is not None:
                 made.append(Failure(why, gives_up=True, is_too_late=True))
                 continue
         try:
@@ -206,7 +205,7 @@ def _without_hooks(whole: traceback.TracebackException) -> None:
     for _ in range(_CHAIN_MAX):
         others = [f for f in whole.stack if f.filename != _AROUND and not f.filename.startswith(_RUNNERS)]
         first = next((n for n, frame in enumerate(others) if frame.filename != contextlib.__file__), 0)
-        whole.stack[:] = others[first:]  # mutant: traceback-from-the-hooks
+        whole.stack[:] = others[first:]
         before = whole.__cause__ or whole.__context__
         if before is None:
             break
@@ -247,7 +246,7 @@ def run(call: Call, clock: Clock, wheel: str) -> Outcome:
     try:
         if call.hooks:  # in a context of its own: what a hook sets ends with the call
             made = partial(function, good) if batch else partial(function, *first.args, **first.kwargs)
-            value = copy_context().run(surrounded, call.hooks, good, made)  # mutant: hook-context-stays
+            value = copy_context().run(surrounded, call.hooks, good, made)
         elif batch:
             function(good)
         else:

@@ -71,7 +71,7 @@ class Threads:
             if self._stopping:  # checked after `_running` is set: `busy` counts this call, or it does not begin
                 del self._running[call]
                 return
-            if not self._begin(call):  # mutant: begun-blindly-thread
+            if not self._begin(call):
                 del self._running[call]
                 continue
             call.begun_us = self._clock.steady_us()
@@ -79,7 +79,7 @@ class Threads:
                 outcome = run(call, self._clock, self._wheel)
             except KeyboardInterrupt as exc:  # raised by the handler: Ctrl-C reaches only the main thread
                 outcome = Outcome.failed(call, Failure.of(exc))
-            if not call.end():  # mutant: late-return-counts
+            if not call.end():
                 return  # it timed out, and another thread replaces this one
             outcome.ended_us = self._clock.steady_us()
             self._finish(outcome)
@@ -96,7 +96,7 @@ class Threads:
         log.warning("a call of %s runs past its time-out; its thread is abandoned", call.handler.name)
         if stuck is not None:
             self._threads.discard(stuck)
-        if not self._stopping:  # mutant: stuck-not-replaced
+        if not self._stopping:
             self._add_thread()
         return stack
 

@@ -138,8 +138,6 @@ MUTANTS: list[Mutant] = [
       "tests/test_recent.py::test_an_entry_that_comes_into_a_gap_is_found"),
     m("key-recent-endless", "U", NEVER, "the file of recent entries is bounded",
       "tests/test_recent.py::test_batches_merge_the_recent_entries_when_there_are_many"),
-    m("recent-stays-long", "D", DROP, "a repair makes that file again when it is too long",
-      "tests/test_recent.py::test_repair_makes_a_file_of_recent_entries_anew_that_was_too_long_to_be_read"),
     m("key-one-look", "U", ALWAYS, "a look without a lock is repeated when a message may have moved",
       "tests/test_keys.py::test_a_key_whose_message_moves_while_it_is_looked_for_is_found"),
     m("key-collides", "U", without(3), "a message that is listed for a key has that key",
