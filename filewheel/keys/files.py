@@ -49,7 +49,7 @@ class Unflushed:
         self._buckets: set[int] = set()
 
     def add(self, buckets: Iterable[int]) -> None:
-        """Note that entries are about to be written to these buckets."""
+        """Note that entries were written to these buckets; before the write, a flush could take the note away."""
         with self._lock:
             self._buckets.update(buckets)
 
@@ -197,8 +197,6 @@ class KeyFiles:
         if durable:
             # mutant: key-name-of-another
             unnamed = [b for b in by_bucket if read[b][:ENTRY_BYTES] != pack_mark(self.seed(b))]
-        else:
-            self.unflushed.add(by_bucket)
         if unnamed:
             # U3: the process that made or replaced the file may have died before its name was durable.
             for bucket in unnamed:
@@ -220,6 +218,8 @@ class KeyFiles:
                     disk.close(fd)
         except OSError as exc:
             raise disk_error(exc, self._dir.place(name)) from exc
+        if not durable:
+            self.unflushed.add(by_bucket)
 
     def _append(self, fd: int, seed: int, pairs: Sequence[tuple[bytes, bytes]], old: bytes) -> None:
         data = b"".join([pack_entry(seed, hash_, id_) for hash_, id_ in pairs])
@@ -235,8 +235,6 @@ class KeyFiles:
     def enter(self, pairs: Sequence[tuple[bytes, bytes]], *, durable: bool = True) -> None:
         """Append entries (hash, id) to the recent ones, under the lock of all alone. Durable as after `write`."""
         disk, name, seen = self._disk, layout.key_file(layout.KEY_RECENT), self.recent.still()
-        if not durable:
-            self.unflushed.add([layout.KEY_RECENT])
         with disk_errors(self._dir, name):
             fd = locks.open_made(disk, name)
             try:
@@ -256,6 +254,8 @@ class KeyFiles:
                     raise
             finally:
                 disk.close(fd)
+        if not durable:
+            self.unflushed.add([layout.KEY_RECENT])
         self.recent.added(seen, mark, pairs, end, data[-ENTRY_BYTES:])
 
     def flush(self, names: Collection[str]) -> None:

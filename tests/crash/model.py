@@ -65,7 +65,7 @@ def play_script(number: int, tally: Tally, rig: Any) -> None:
 def play_keys(number: int, tally: Tally, rig: Any) -> None:
     """Play one small workload with unique keys, and a race for them."""
     counted(tally, "workloads", lambda: keyed.play_word(number * 7919 % keyed.COUNT))
-    for name in ("keys", "key_threads", "key_batches"):
+    for name in ("keys", "key_threads", "key_batches", "key_flushes"):
         counted(tally, "races", lambda name=name: races.run_race(name, number))  # type: ignore[misc]
 
 

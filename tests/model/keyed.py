@@ -206,6 +206,16 @@ def key_flushed(s: Stage) -> None:
 
 
 @script
+def key_flushed_beside(s: Stage) -> None:
+    """Another thread of a producer flushes the journal when the entry of a key is about to be written."""
+    for n, key in enumerate(("one", "two", "one")):
+        s.when("pwrite", "^keys", lambda: s.put("A", 95))
+        put(s, "A", 90 + n, key=key, on_conflict="replace", durable=False)
+        s.put("A", 96)
+    s.put("A", 97)
+
+
+@script
 def key_flushed_later(s: Stage) -> None:
     """Keys are taken without a flush, in files that are not there yet, and then flushed."""
     put(s, "A", 90, durable=False)

@@ -420,6 +420,25 @@ def key_threads(race: Race) -> None:
     race.process("keeper", race.keeping("claim", "finish", "retry", "compact", "wait", "deal", times=3))
 
 
+def key_flushes(race: Race) -> None:
+    """A thread takes keys without a flush, and others flush the journal that they share, exchanged at every lock."""
+    assert race.world.sched is not None
+    race.world.sched.at_locks = True
+    disk = ProcessDisk(race.world.machine)
+    producer = Producer(race.world, disk)
+    producer.wheel = race.world.open_wheel(disk)
+
+    def flushing() -> None:
+        for _ in range(6):
+            race.put(producer, 90)
+
+    for name in ("thread 1", "thread 2"):
+        race.thread(name, disk, lambda: race.keying(4, replacing=False, shared=producer)(disk))
+    race.thread("thread 3", disk, flushing)
+    if race.world.rng.random() < 0.5:
+        race.process("keeper", race.keeping("claim", "finish", "retry", "compact", "deal", times=3))
+
+
 def movers(race: Race) -> None:
     """Several reschedule, and one cancels, the same messages at once, while a keeper puts them back and deals."""
     race.process("producer", race.putting(3, race.world.rng.choice([0, 90])))
@@ -462,6 +481,7 @@ NAMES = list(RACES)
 RACES["keys"] = keys
 RACES["key_threads"] = key_threads
 RACES["key_batches"] = key_batches
+RACES["key_flushes"] = key_flushes
 RACES["movers"] = movers
 RACES["begins"] = begins
 RACES["pauses"] = pauses

@@ -54,6 +54,8 @@ class Scheduler:
         self.actors: list[Actor] = []
         self.running: Actor | None = None
         self.switches = 0
+        self.at_locks = False
+        """Exchange actors at every lock of the library too, before it is taken and after it is released."""
         self._main = threading.Lock()
         self._main.acquire()
 
@@ -132,6 +134,11 @@ class Scheduler:
         if self.rng.random() < self.switch_probability:
             self._hand_on(me)
 
+    def yield_at_lock(self) -> None:
+        """A lock of the library: a point where another actor may run, in histories that ask for it."""
+        if self.at_locks:
+            self.yield_()
+
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Let others run until the condition holds."""
         me = self.running
@@ -176,6 +183,8 @@ class ModelRLock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         sched = current()
+        if sched is not None:
+            sched.yield_at_lock()
         me = sched.running if sched else "inline"
         if self._owner is not None and self._owner is not me:
             if not blocking:
@@ -190,6 +199,9 @@ class ModelRLock:
         self._count -= 1
         if self._count == 0:
             self._owner = None
+            sched = current()
+            if sched is not None:
+                sched.yield_at_lock()
 
     def _is_owned(self) -> bool:
         sched = current()

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.model import keyed
+from tests.model.directed import play
 from tests.model.exhaustive import NAMES, OPERATIONS, NothingToDo, Scene, begin
 from tests.model.history import run_history
 from tests.model.races import run_race
@@ -35,6 +36,12 @@ def test_a_history_that_once_went_wrong_goes_right(seed: int) -> None:
 @pytest.mark.parametrize("seed", [7, 26, 31, 58])
 def test_a_race_for_a_key_that_once_went_wrong_goes_right(seed: int) -> None:
     assert not run_race("keys", seed).violations
+
+
+@pytest.mark.parametrize("seed", [48, 56, 86])
+def test_a_key_that_was_taken_while_another_thread_flushed_the_journal_is_held_after_a_power_cut(seed: int) -> None:
+    assert not run_race("key_flushes", seed).violations
+    assert not play("key-flushed-beside").violations
 
 
 @pytest.mark.parametrize("seed", range(1, 9))

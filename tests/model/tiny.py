@@ -75,6 +75,7 @@ def tiny(
         filewheel.disk.begun,
         filewheel.disk.hint,
         filewheel.lookup.finder,
+        filewheel.keys.files,
         filewheel.keys.group_commit,
         filewheel.keeper,
         filewheel.laps.store,
