@@ -6,8 +6,12 @@ Invariant: each function returns the argument unchanged, or in its stored form.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import inspect
 import os
 import sys
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -17,6 +21,24 @@ _SHOWN_MAX = 100
 _PORT_END = 1 << 16
 Text = TypeVar("Text", bound=str)
 Item = TypeVar("Item")
+AWAIT = "a coroutine: await it in an `async def`"
+_LOOP_OVER = "a generator: iterate over it, a call alone does nothing"
+_ENTER = "a context manager: enter it in a `with`"
+_CALL = "a function: call it"
+_HANDED_BACK: dict[type, str] = {
+    types.CoroutineType: AWAIT,
+    types.GeneratorType: _LOOP_OVER,
+    types.AsyncGeneratorType: _LOOP_OVER,
+    map: _LOOP_OVER,
+    filter: _LOOP_OVER,
+    contextlib._GeneratorContextManager: _ENTER,
+    contextlib._AsyncGeneratorContextManager: _ENTER,
+    types.FunctionType: _CALL,
+    types.MethodType: _CALL,
+    types.BuiltinFunctionType: _CALL,
+    functools.partial: _CALL,
+}
+"""What a function may hand back in place of its work, and how the work is done."""
 
 
 def shown(value: object) -> str:
@@ -140,3 +162,38 @@ def check_keeper(
     check_number("flush_interval_s", flush_interval_s, least=0, most=3600)
     if history is not None:
         check_whole("history", history, least=0)
+
+
+def returned_by(function: object) -> str:
+    """Return what each call of a function hands back in place of its work, and how that is done; "" if it works."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not callable(function):
+        return ""
+    marker = getattr(sys.modules.get("asyncio.coroutines"), "_is_coroutine", None)  # of Cython, and of decorators
+    for one in (function, type(function).__call__):
+        if inspect.iscoroutinefunction(one) or (marker and getattr(one, "_is_coroutine", None) is marker):
+            return AWAIT
+        if inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):
+            return _LOOP_OVER
+    return ""
+
+
+def check_function(name: str, function: object) -> None:
+    """Raise BadArgument unless this is a function that works when it is called, as far as that is known."""
+    if not callable(function):
+        raise BadArgument(f"{name} is a function, not {shown(function)}")
+    if what := returned_by(function):
+        raise BadArgument(f"{name} is a plain function, and {shown(function)} returns {what}")
+
+
+def check_done(who: str, value: object) -> None:
+    """Raise TypeError for a value that a function has handed back in place of its work; a coroutine is closed."""
+    kind = type(value)
+    what = _HANDED_BACK.get(kind, "")
+    if not what and (hasattr(kind, "__await__") or hasattr(kind, "add_done_callback")):
+        what = "a future: wait for its result"
+    if isinstance(value, types.CoroutineType):
+        value.close()  # or Python warns that it was never awaited
+    if what:
+        raise TypeError(f"{who} returned work that is not done, {what}")

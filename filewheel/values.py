@@ -22,7 +22,7 @@ from uuid import UUID
 
 import msgpack
 
-from filewheel.checks import shown
+from filewheel.checks import check_done, shown
 from filewheel.errors import BadArgument, Damaged
 
 Encode = Callable[[Any], Any]
@@ -158,6 +158,7 @@ class _Tagger:
             raise TypeError(f"can not serialize {type(value).__name__!r} object")
         try:
             made = self._encode(value)
+            check_done("it", made)
         except Exception as exc:
             raise BadArgument(f"encode= cannot store {shown(value)}: {type(exc).__name__}: {exc}") from exc
         if made is value:

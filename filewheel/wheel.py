@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Literal, Self, get_args
 
 from filewheel.changes import HINT_AHEAD_US
-from filewheel.checks import check_choice, check_flag, check_items, check_path
+from filewheel.checks import check_choice, check_flag, check_function, check_items, check_path
 from filewheel.disk import forks
 from filewheel.disk.begun import Marks
 from filewheel.disk.directory import check_writable, create_directory, open_directory
@@ -245,6 +245,8 @@ class Wheel(ScheduleChanges):
                     journal.appender.on_segment_end = self._tidier.segment_ended
                     journal.fence = Fence(self._dir)
                     journal.marks = Marks(self._dir)
+                    if self.on_flush is not None:
+                        check_function("on_flush", self.on_flush)
                     journal.appender.on_flush = self.on_flush
                     journal.appender.before_flush = self._keys.unflushed.flush
                     self._journal = journal

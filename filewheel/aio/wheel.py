@@ -28,7 +28,7 @@ from filewheel.aio.keeper import AsyncKeeper
 from filewheel.aio.killing import kill
 from filewheel.aio.thread import LoopThread, close_each
 from filewheel.changes import CLEAR_AT_ONCE, Revived
-from filewheel.checks import check_flag, check_items, check_path, check_whole
+from filewheel.checks import check_flag, check_function, check_items, check_path, check_whole
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, Closed
@@ -282,6 +282,7 @@ class AsyncWheel:
 
         To be set before the first enqueue. The function must not raise.
         """
+        check_function("observer", observer)
         self._open()[0].on_flush = observer
 
     flush = _writes(Wheel.flush)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
-from filewheel.checks import check_items, shown
+from filewheel.checks import check_function, check_items, shown
 from filewheel.disk.quarantine import Damage
 from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError
 from filewheel.firing.batch import Batch
@@ -148,10 +148,12 @@ class Outcomes:
 
     def on_flush(self, told: Callable[[int], None]) -> None:
         """Call a function with the microseconds of each flush of the keeper's own journal. It must not raise."""
+        check_function("told", told)
         self._store.own.appender.on_flush = told
 
     def on_dead_dropped(self, told: Dropped) -> None:
         """Call a function with id → topic of the dead letters that were dropped for their age. It must not raise."""
+        check_function("told", told)
         if self._housekeeper.old_dead is not None:
             self._housekeeper.old_dead.on_dropped = told
 

@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from filewheel.checks import shown
+from filewheel.checks import check_done, check_function, shown
 from filewheel.errors import BadArgument
 from filewheel.metrics.prometheus import COUNTER, GAUGE, HISTOGRAM, Family, Sample, is_name, render, with_labels
 
@@ -184,13 +184,14 @@ class Metrics:
 
         An existing gauge of this name is replaced.
 
-        Raises BadArgument when the name is invalid, or that of a counter or histogram.
+        Raises BadArgument when the name is invalid, or that of a counter or histogram, and for a coroutine function.
         """
         taken = {event + end for event in EVENTS for end in ("", "_total")} | {f"{what}_seconds" for what in TIMES}
         if not name or not is_name(PREFIX + name) or name in taken:
             raise BadArgument(
                 f"{name!r} cannot be a gauge's name", hint="letters, digits and _, and no counter's or histogram's name"
             )
+        check_function("read", read)
         with self._lock:
             self._gauges[name] = _Gauge(help, read)
 
@@ -221,6 +222,7 @@ class Metrics:
         # Without the lock: `read` may count, or wait for a counting thread.
         try:
             value = gauge.read()
+            check_done("it", value)
             return value if value is None or isinstance(value, int) else float(value)
         except Exception:
             if not gauge.failed:

@@ -288,6 +288,16 @@ static PyObject *start(Wheel *self, double now, double when, PyObject *const *ar
     return (PyObject *)one;
 }
 
+/* Whether a call of this function returns a coroutine or a generator, and does nothing. */
+static int hands_back(PyObject *callback)
+{
+    PyObject *function = PyMethod_Check(callback) ? PyMethod_GET_FUNCTION(callback) : callback;
+    if (!PyFunction_Check(function))
+        return 0;
+    int flags = ((PyCodeObject *)PyFunction_GET_CODE(function))->co_flags;
+    return (flags & (CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR)) != 0;
+}
+
 static PyObject *call(
     Wheel *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, const char *name, int is_later)
 {
@@ -305,7 +315,7 @@ static PyObject *call(
     double when = PyFloat_AsDouble(args[0]);
     if ((when == -1.0 && PyErr_Occurred()) || !isfinite(when))
         return refuse(self, name, args[0]);
-    if (!PyCallable_Check(args[1]))
+    if (!PyCallable_Check(args[1]) || hands_back(args[1]))
         return refuse(self, "callback", args[1]);
     if (context != Py_None && !PyContext_CheckExact(context))
         return refuse(self, "context", context);
@@ -383,6 +393,12 @@ static int expire(Wheel *self, Timeout *one)
                 result = one->is_tuple ? PyObject_Call(callback, args, NULL) : PyObject_CallOneArg(callback, args);
             if (PyContext_Exit(context) < 0)
                 Py_CLEAR(result);
+        }
+        if (result != NULL && result != Py_None && !PyBool_Check(result)) {
+            PyObject *done = PyObject_CallMethod((PyObject *)self, "_returned", "O", result);
+            if (done == NULL)
+                Py_CLEAR(result);
+            Py_XDECREF(done);
         }
         if (result == NULL)
             failed = report(self, callback, one);

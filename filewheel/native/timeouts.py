@@ -13,7 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextvars import Context, copy_context
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from threading import get_ident
+from types import FunctionType, MethodType
 from typing import Any, TypeVarTuple
 
 Ts = TypeVarTuple("Ts")
@@ -27,6 +29,8 @@ NO_ROUND = -1
 """As `_round`: the last round was called to its end."""
 IN_TURN = -1
 """As `_armed`: the driver sets its timer at the end of the turn."""
+_HANDS_BACK = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
+"""The flags of a function that does nothing when it is called."""
 MOVES = 256
 """How many are moved between two looks at the clock."""
 
@@ -153,6 +157,10 @@ class TimeoutWheel:
         """Take the error of a callback."""
         raise NotImplementedError
 
+    def _returned(self, value: object) -> None:
+        """Take what a callback returned, if that is not None, True or False. Its error is that of the callback."""
+        raise NotImplementedError
+
     def _refuse(self, name: str, value: object) -> None:
         """Raise the error for a wrong argument."""
         raise NotImplementedError
@@ -168,7 +176,9 @@ class TimeoutWheel:
             number = math.nan
         if not math.isfinite(number):
             self._refuse(name, value)
-        if not callable(callback):
+        function = callback.__func__ if isinstance(callback, MethodType) else callback
+        hands_back = isinstance(function, FunctionType) and function.__code__.co_flags & _HANDS_BACK
+        if not callable(callback) or hands_back:
             self._refuse("callback", callback)
         if context is not None and not isinstance(context, Context):
             self._refuse("context", context)
@@ -282,7 +292,9 @@ class TimeoutWheel:
         if callback is None or context is None:
             return
         try:
-            context.run(callback, *args)
+            value = context.run(callback, *args)
+            if value is not None and not isinstance(value, bool):
+                self._returned(value)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as exc:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from filewheel.checks import check_number, check_path
+from filewheel.checks import check_function, check_number, check_path
 from filewheel.disk.directory import opened
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.threads import started
@@ -62,6 +62,8 @@ class Replicator:
         check_number("interval_s", interval_s, least=0.001, most=60)
         self._path = os.path.abspath(check_path(path))
         self._interval_s = interval_s
+        if on_change is not None:
+            check_function("on_change", on_change)
         self._on_change = on_change
         self._env = check_env(env)
         self._stopped = False

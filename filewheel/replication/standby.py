@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from filewheel.checks import check_number, check_path
+from filewheel.checks import check_function, check_number, check_path
 from filewheel.disk.directory import opened
 from filewheel.disk.disk import SYSTEM, is_scarce
 from filewheel.disk.threads import started
@@ -67,6 +67,7 @@ class Standby:
         `on_event` is called with a sentence for each change. Raises the errors of `promote`.
         """
         report = on_event or (lambda _: None)
+        check_function("on_event", report)
         failing_us: int | None = None
         reported, epoch = "", 0
         while not self._stopped:

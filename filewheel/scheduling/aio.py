@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import signal
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from filewheel.aio.thread import LoopThread, call_soon, to_the_end
 from filewheel.aio.wheel import WAITING_MAX, AsyncWheel
-from filewheel.checks import check_number, check_whole
+from filewheel.checks import AWAIT, check_done, check_function, check_number, check_whole, returned_by
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, Closed
@@ -128,6 +129,8 @@ class AsyncScheduler(Sender[Soon], AsyncWaiting):
         """Set to end `run`."""
         self._ends_drained = False
         """Whether the engine ends when the wheel is drained: `run` returns then."""
+        self._telling: set[asyncio.Future[Any]] = set()
+        """The tasks of subscribers, which asyncio itself does not keep."""
         self._ending: asyncio.Task[None] | None = None
         self._engine: Engine | None = None
         """The latest engine: a second stop or cancellation ends its grace time."""
@@ -443,12 +446,26 @@ class AsyncScheduler(Sender[Soon], AsyncWaiting):
             self.blocking._use_loop(None)
 
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
-        """Call a plain function in the event loop with each event (of these kinds); return how to unsubscribe it."""
+        """Call a function in the event loop with each event (of these kinds); return how to unsubscribe it.
 
-        def pass_on(event: Event) -> None:
-            if self._home is None:
-                callback(event)
+        A coroutine that it returns becomes a task of the loop. Before the scheduler has a loop, no coroutine can run,
+        and the event is logged as a failure of the subscriber.
+        """
+        if returned_by(callback) != AWAIT:
+            check_function("a subscriber", callback)
+
+        def tell(event: Event) -> None:
+            value = callback(event)
+            if inspect.isawaitable(value):
+                self._telling.add(task := asyncio.ensure_future(value))
+                task.add_done_callback(self._telling.discard)
             else:
-                call_soon(self._home[0], callback, event)
+                check_done("a subscriber", value)
+
+        def pass_on(event: Event) -> object:
+            if self._home is None:
+                return callback(event)
+            call_soon(self._home[0], tell, event)
+            return None
 
         return self.blocking.on_event(pass_on, kinds)

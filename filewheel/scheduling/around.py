@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
-from filewheel.checks import shown
+from filewheel.checks import AWAIT, returned_by, shown
 from filewheel.errors import BadArgument
 from filewheel.scheduling.job import Job
 
@@ -45,7 +45,7 @@ def check_hook(hook: Hook) -> None:
     """Raise BadArgument unless this can surround a call."""
     if not callable(hook):
         raise BadArgument(f"a hook is a function, not {shown(hook)}", hint="write @scheduler.around")
-    if inspect.iscoroutinefunction(hook):
+    if returned_by(hook) == AWAIT:
         raise BadArgument(
             f"the hook {_name(hook)} never yields", hint="put a `yield` where the call is made: async def ...: yield"
         )
@@ -59,7 +59,8 @@ def check_hook(hook: Hook) -> None:
 
 def is_async(hook: Hook) -> bool:
     """Return whether a hook surrounds coroutine handlers."""
-    return inspect.isasyncgenfunction(inspect.unwrap(hook)) or hasattr(hook, "__aenter__")
+    function = inspect.unwrap(hook)
+    return any(map(inspect.isasyncgenfunction, (function, type(function).__call__))) or hasattr(hook, "__aenter__")
 
 
 def target_of(hook: Callable[..., Any]) -> str:
@@ -71,12 +72,12 @@ def _name(hook: object) -> str:
     return getattr(hook, "__qualname__", repr(hook))
 
 
-def _opener(hook: Any) -> Callable[[list[Job]], Any]:
-    """Return a function that makes the context manager of a hook."""
-    if inspect.isgeneratorfunction(hook):
-        return contextmanager(hook)
-    opener: Callable[[list[Job]], Any] = asynccontextmanager(hook) if inspect.isasyncgenfunction(hook) else hook
-    return opener
+def _entered(hook: Hook, jobs: list[Job]) -> Any:
+    """Return the context manager of a hook, whatever kind of function made its generator."""
+    made = hook(jobs)
+    if inspect.isgenerator(made):
+        return contextmanager(lambda: made)()
+    return asynccontextmanager(lambda: made)() if inspect.isasyncgen(made) else made
 
 
 def surrounded(hooks: Sequence[Hook], jobs: list[Job], call: Callable[[], object]) -> object:
@@ -85,7 +86,7 @@ def surrounded(hooks: Sequence[Hook], jobs: list[Job], call: Callable[[], object
         return call()
     value: object = None
     raised: BaseException | None = None
-    with _opener(hooks[0])(jobs):
+    with _entered(hooks[0], jobs):
         try:
             value = surrounded(hooks[1:], jobs, call)
         except BaseException as exc:
@@ -102,7 +103,7 @@ async def surrounded_async(hooks: Sequence[Hook], jobs: list[Job], call: Callabl
         return await call()
     value: object = None
     raised: BaseException | None = None
-    async with _opener(hooks[0])(jobs):
+    async with _entered(hooks[0], jobs):
         try:
             value = await surrounded_async(hooks[1:], jobs, call)
         except BaseException as exc:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from filewheel.checks import shown
+from filewheel.checks import check_done, check_function, shown
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument
 from filewheel.firing.cancelled import Cancelled
@@ -99,8 +99,7 @@ class Events:
         """
         if isinstance(kinds, str):
             raise BadArgument("kinds is a list of kinds, not one str", hint=f"kinds=[{kinds!r}]")
-        if not callable(callback):
-            raise BadArgument(f"a subscriber is a function, not {shown(callback)}")
+        check_function("a subscriber", callback)
         if kinds is not None and not isinstance(kinds, Iterable):
             raise BadArgument(f"kinds is a list of kinds, not {shown(kinds)}")
         chosen = frozenset(KINDS if kinds is None else kinds)
@@ -148,7 +147,7 @@ class Events:
         event = Event(kind, now_us, handler, id, attempt, due_us, seconds, error, headers or {}, outcome)
         for subscription in subscriptions:
             try:
-                subscription.callback(event)
+                check_done("it", subscription.callback(event))
             except (Exception, SystemExit):
                 if not subscription.failed:
                     log.exception("a subscriber of %s failed: %r; logged once", kind, subscription.callback)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args, overload
 
-from filewheel.checks import check_choice, check_number, check_whole, shown
+from filewheel.checks import AWAIT, check_choice, check_number, check_whole, returned_by, shown
 from filewheel.errors import BadArgument
 from filewheel.format.ids import Ids
 from filewheel.format.limits import check_topic
@@ -417,14 +417,20 @@ class _Refuser(Sender[MessageId]):
 def where_of(function: Callable[..., Any], where: Where | None) -> Where:
     """Return where a function runs: `where`, or the default for its kind.
 
-    Raises BadArgument for a coroutine function in a thread.
+    A lambda, or a decorator's plain wrapper around a coroutine function, may run in the loop: its result is awaited.
+
+    Raises BadArgument for a function with `yield`, a coroutine function elsewhere, and another plain one in the loop.
     """
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    what = returned_by(function)
+    if what and what != AWAIT:
+        raise BadArgument(f"{shown(function)} is no handler: it returns {what}")
     if where is None:
-        return "loop" if is_async else "thread"
-    if is_async != (where == "loop"):
-        kind = "a coroutine function" if is_async else "a plain function"
-        raise BadArgument(f"{kind} cannot run in a {where}" if where != "loop" else f"{kind} cannot run in the loop")
+        return "loop" if what else "thread"
+    if what and where != "loop":
+        raise BadArgument(f"a coroutine function cannot run in a {where}")
+    is_lambda = getattr(function, "__name__", "") == "<lambda>"
+    if where == "loop" and not (what or is_lambda or returned_by(inspect.unwrap(function)) == AWAIT):
+        raise BadArgument("a plain function cannot run in the loop", hint="an `async def` that awaits what it returns")
     return where
 
 

@@ -10,7 +10,6 @@ tick, and by what the functions before it take.
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections import deque
@@ -24,10 +23,9 @@ from filewheel.errors import TooManyTimers
 from filewheel.timers.entry import EXPIRED, PENDING, STOPPED, Entry
 from filewheel.timers.hashed_unordered import HashedUnordered
 from filewheel.timers.steady import Delay, Owner, Steady, delay_ns, period_ns
-from filewheel.timers.task import TimerTask, call_logged, check_executor
+from filewheel.timers.task import TimerTask, call_logged, check_executor, submit
 from filewheel.timers.workers import Workers
 
-log = logging.getLogger(__name__)
 NEW_PER_TICK = 100_000
 """How many started timers reach the wheel in a tick, so that a burst of starts does not stop the expiries."""
 P = ParamSpec("P")
@@ -177,10 +175,7 @@ class _Worker:
         if self._executor is None:
             call_logged(call)
         else:
-            try:
-                self._executor.submit(call_logged, call)
-            except Exception:
-                log.exception("an executor refused the function of a timer: %s", call)
+            submit(self._executor, call)
 
     def stop(self) -> list[TimerTask]:
         self._owner.check()

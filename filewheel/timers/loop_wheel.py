@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from contextvars import Context
 
-from filewheel.checks import check_number, shown
+from filewheel.checks import check_done, check_function, check_number, shown
 from filewheel.env import loop_time
 from filewheel.errors import BadArgument, Closed, OtherLoop
 from filewheel.native.compiled import LoopTimeout, TimeoutWheel
@@ -102,8 +102,12 @@ class LoopWheel(TimeoutWheel):
         message = f"Exception in callback {shown(callback)} of {timeout!r}"
         self.loop.call_exception_handler({"message": message, "exception": exc, "handle": timeout})
 
+    def _returned(self, value: object) -> None:
+        check_done("it", value)
+
     def _refuse(self, name: str, value: object) -> None:
         if name == "callback":
+            check_function("callback", value)
             raise BadArgument(f"callback is a function, not {shown(value)}", hint="wheel.call_later(30, function, ...)")
         if name == "context":
             raise BadArgument(f"context is a Context, not {shown(value)}", hint="contextvars.copy_context()")

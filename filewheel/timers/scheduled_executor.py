@@ -17,7 +17,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from filewheel.checks import check_flag, check_whole
+from filewheel.checks import check_done, check_flag, check_whole
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import Closed, DiskError
 from filewheel.timers.delay_queue import DelayQueue
@@ -88,7 +88,7 @@ class ScheduledFuture(Future[Result]):
         call = self._call
         if call is not None and not self.cancelled() and not self._queue.is_ending:
             try:
-                call()
+                check_done("it", call())
             except BaseException as exc:
                 self._call = None
                 if self.set_running_or_notify_cancel():

@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-from filewheel.checks import check_number, shown
+from filewheel.checks import check_function, check_number, shown
 from filewheel.env import Clock
 from filewheel.errors import BadArgument, Closed, Forked, Reentered
 
@@ -49,9 +49,10 @@ def period_ns(name: str, period: Delay) -> int:
 
 
 def bound(fn: Callable[..., Result], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Result]:
-    """Return a function with its arguments. Raises BadArgument for something that cannot be called."""
+    """Return a function with its arguments. Raises BadArgument for what cannot be called, or does nothing then."""
     if not callable(fn):
         raise BadArgument(f"a timer calls a function, not {shown(fn)}")
+    check_function("the function of a timer", fn)
     return partial(fn, *args, **kwargs)
 
 

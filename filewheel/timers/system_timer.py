@@ -9,7 +9,7 @@ the executor makes it wait.
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable
@@ -23,10 +23,9 @@ from filewheel.timers.entry import EXPIRED, STOPPED, Entry, Slot
 from filewheel.timers.growing import Growing
 from filewheel.timers.scheduled_executor import ScheduledExecutor
 from filewheel.timers.steady import Delay, Owner, delay_ns, period_ns
-from filewheel.timers.task import TimerTask, call_logged, check_executor
+from filewheel.timers.task import TimerTask, call_logged, check_executor, submit
 from filewheel.timers.workers import Workers
 
-log = logging.getLogger(__name__)
 P = ParamSpec("P")
 
 
@@ -75,7 +74,7 @@ class _Reaper:
         self.slots: DelayQueue[Slot[TimerTask]] = DelayQueue(clock=clock)
         self.wheel: Growing[TimerTask] = Growing(slots, tick=tick_ns, now=self.slots.now_ns(), slots_in_use=self)
         self._own = ScheduledExecutor(1) if executor is None else None
-        self._executor = self._own if executor is None else executor
+        self._executor = executor
         self._lock = threading.RLock()
         self._owner = Owner("SystemTimer")
         self._is_ending = False
@@ -131,12 +130,11 @@ class _Reaper:
     def _hand_over(self, task: TimerTask) -> None:
         call = task.settle(EXPIRED)
         assert call is not None
-        assert self._executor is not None
-        try:
-            self._executor.submit(call_logged, call)
-        except Exception as exc:
-            if self._own is None or not isinstance(exc, Closed):  # its own is closed with the timer
-                log.exception("an executor refused the function of a timer: %s", call)
+        if self._executor is not None:
+            submit(self._executor, call)
+        elif self._own is not None:
+            with contextlib.suppress(Closed):  # it is closed with the timer
+                self._own.submit(call_logged, call)
 
     def close(self) -> list[TimerTask]:
         with self._owner.one_call(self._lock):

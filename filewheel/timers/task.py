@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
 from typing import Any, Protocol
 
-from filewheel.checks import shown
+from filewheel.checks import check_done, shown
 from filewheel.errors import BadArgument
 from filewheel.timers.entry import PENDING, Entry, State
 from filewheel.timers.steady import bound
@@ -65,9 +67,26 @@ def check_executor(executor: object) -> None:
         raise BadArgument(f"executor has a method submit, which {shown(executor)} has not")
 
 
+def submit(executor: Executor, call: Callable[[], Any]) -> None:
+    """Have an executor call the function of a timer. It is logged if that is refused, now or in the executor."""
+    try:
+        future = executor.submit(call_logged, call)
+        if isinstance(future, Future):
+            future.add_done_callback(partial(_submitted, call))
+    except Exception:
+        log.exception("an executor refused the function of a timer: %s", call)
+
+
+def _submitted(call: Callable[[], Any], future: Future[None]) -> None:
+    if future.cancelled():
+        log.error("an executor cancelled the function of a timer: %s", call)
+    elif exc := future.exception():  # no error of the function: a pool of processes could not send it, or broke
+        log.error("an executor could not call the function of a timer: %s", call, exc_info=exc)
+
+
 def call_logged(call: Callable[[], Any]) -> None:
     """Call a function. An error that it raises is logged: it harms no other timer."""
     try:
-        call()
+        check_done("it", call())
     except BaseException:  # also SystemExit: a thread of timers does not end by one of them
         log.exception("the function of a timer raised: %s", call)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ParamSpec
 
+from filewheel.checks import check_done
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import Closed
 from filewheel.timers.delay_queue import DelayQueue
@@ -129,7 +130,7 @@ class _Loop:
                     self._put_back(task)
             if call is not None:
                 try:
-                    call()
+                    check_done("it", call())
                 except BaseException as exc:
                     self._failure = exc
                     self.end()

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from filewheel.checks import shown
+from filewheel.checks import check_function, shown
 from filewheel.errors import BadArgument
 from filewheel.format.limits import check_message
 from filewheel.format.settings import PAYLOAD_BYTES_LIMIT
@@ -126,6 +126,8 @@ def dump(wheel: Reader, on_unreadable: Callable[[str, str], object] | None = Non
 
     At the end, `on_unreadable` gets the name of each file that could not be read in full, and the reason.
     """
+    if on_unreadable is not None:
+        check_function("on_unreadable", on_unreadable)
     # One snapshot: with two, a dead letter revived in between could be missed.
     with wheel.snapshot() as snapshot:
         yield from snapshot.messages(ID_MIN, ID_END)

@@ -62,3 +62,11 @@ def write_tenant(path: str) -> None:
     module = sys.modules.get("tests.scheduling.hook_targets")
     with open(path, "a") as file:
         file.write("no hook" if module is None else module.tenant.get("not set"))
+
+
+def hand_back(name: str) -> object:
+    """Make a coroutine, and hand it back."""
+
+    async def work() -> None: ...
+
+    return work()

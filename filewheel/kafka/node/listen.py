@@ -17,7 +17,7 @@ from socketserver import ThreadingMixIn
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from filewheel.checks import address_of
+from filewheel.checks import address_of, check_function
 from filewheel.errors import BadArgument
 from filewheel.kafka.node.health import Health
 from filewheel.metrics.prometheus import Family, render, with_labels
@@ -42,6 +42,8 @@ class Listener:
     def __init__(self, address: str, *, metrics: Callable[[], str], health: Callable[[], Health]) -> None:
         """Listen; port 0 takes a free one (`port` says which). Raises BadArgument when the address cannot be used."""
         host, port = address_of(address)
+        check_function("metrics", metrics)
+        check_function("health", health)
         try:
             self._server = _Server(host, port, metrics, health)
         except OSError as exc:

@@ -5,9 +5,11 @@ Invariant: a Delivery ends exactly once, and no caller can cancel it: the record
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from filewheel.checks import check_done, check_function
 from filewheel.errors import FilewheelError
 
 
@@ -35,6 +37,11 @@ class Delivery(Future[Delivered]):
     def __init__(self) -> None:
         super().__init__()
         self.set_running_or_notify_cancel()
+
+    def add_done_callback(self, fn: Callable[[Future[Delivered]], object]) -> None:
+        """Call a plain function with this future once it has ended. Raises BadArgument for a coroutine function."""
+        check_function("a callback", fn)
+        super().add_done_callback(lambda future: check_done("a callback", fn(future)))
 
     def result(self, timeout: float | None = None) -> Delivered:
         """Return the place of the record; wait for it at most `timeout` seconds. Raises TimeoutError, ClusterError."""

@@ -8,11 +8,13 @@ Invariant: a task that is cancelled because the runner stops has no outcome, so 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import threading
 from collections import deque
 from functools import partial
 
+from filewheel.checks import check_done
 from filewheel.disk.threads import started
 from filewheel.env import Clock
 from filewheel.errors import disk_errors
@@ -25,6 +27,7 @@ from filewheel.scheduling.runners.runner import (
     Call,
     Finish,
     Outcome,
+    called,
     failure_of,
     jobs_of,
     keep,
@@ -49,11 +52,9 @@ async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
     raised, result = None, None
     limit: asyncio.Timeout | None = None
     if good:
-        terms, function = call.handler.terms, call.handler.function
-        token = enter(None if terms.batch else good[0])
+        token = enter(None if call.handler.terms.batch else good[0])
         try:
-            made = partial(function, good) if terms.batch else partial(function, *good[0].args, **good[0].kwargs)
-            awaited = surrounded_async(call.hooks, good, made) if call.hooks else made()
+            awaited = surrounded_async(call.hooks, good, partial(_done, call, good))
             if call.timeout_s is None:
                 value = await awaited
             else:
@@ -75,6 +76,16 @@ async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
         finally:
             leave(token)
     return outcome_of(call, jobs, raised, result)
+
+
+async def _done(call: Call, jobs: list[Job]) -> object:
+    """Do a call, and await what it returned; return the result. Raises TypeError for work that is handed back."""
+    value: object = called(call, jobs)
+    if inspect.isawaitable(value):
+        value = await value
+    if value is not None:
+        check_done("the handler", value)
+    return value
 
 
 def cancelled_itself() -> Failure:

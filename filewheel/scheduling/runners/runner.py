@@ -13,9 +13,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol
 
+from filewheel.checks import check_done
 from filewheel.env import Clock
 from filewheel.errors import Damaged
 from filewheel.message import ARGS, DEADLINE, SKIP_LATE, TIMEOUT, Message
@@ -230,6 +230,20 @@ def _shortened(piece: str) -> str:
     return f"{piece[: _PIECE_CHARS // 2]} [...] {piece[-_PIECE_CHARS // 2 :]}"
 
 
+def called(call: Call, jobs: list[Job]) -> Any:
+    """Call the function of a call; return what it returned."""
+    function = call.handler.function
+    return function(jobs) if call.handler.terms.batch else function(*jobs[0].args, **jobs[0].kwargs)
+
+
+def _done(call: Call, jobs: list[Job]) -> object:
+    """Do a call; return its result. Raises TypeError for work that the function hands back."""
+    value: object = called(call, jobs)
+    if value is not None:
+        check_done("the handler", value)
+    return value
+
+
 def run(call: Call, clock: Clock, wheel: str) -> Outcome:
     """Call a plain function in this thread, and return its outcome.
 
@@ -239,18 +253,14 @@ def run(call: Call, clock: Clock, wheel: str) -> Outcome:
     good = [job for job in jobs if isinstance(job, Job)]
     if not good:
         return outcome_of(call, jobs, None)
-    function, batch = call.handler.function, call.handler.terms.batch
     value: object = None
     first = good[0]
-    token = enter(None if batch else first)
+    token = enter(None if call.handler.terms.batch else first)
     try:
         if call.hooks:  # in a context of its own: what a hook sets ends with the call
-            made = partial(function, good) if batch else partial(function, *first.args, **first.kwargs)
-            value = copy_context().run(surrounded, call.hooks, good, made)
-        elif batch:
-            function(good)
+            value = copy_context().run(surrounded, call.hooks, good, lambda: _done(call, good))
         else:
-            value = function(*first.args, **first.kwargs)
+            value = _done(call, good)
         result = keep(call, value)
     except KeyboardInterrupt:
         raise
