@@ -12,7 +12,7 @@ GROUP   = $(BIN)/python -c 'import sys, tomllib; \
 	expand = lambda n: [x for i in groups[n] for x in (expand(i["include-group"]) if isinstance(i, dict) else [i])]; \
 	print("\n".join(expand(sys.argv[1])))'
 
-.PHONY: demo test lint types docs bench crash dist clean help
+.PHONY: demo test days lint types docs bench crash dist clean help
 
 help: ## show what there is
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*##/\t/'
@@ -22,6 +22,9 @@ demo: $(VENV)/.ready ## see it work, in under 20 seconds
 
 test: $(VENV)/.ready-test ## run every test that this machine can run
 	$(BIN)/python -m tests.suite -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST)
+
+days: $(VENV)/.ready-test ## the tests that can depend on the day, on six days unlike others and in zones from UTC-12 to UTC+14
+	$(BIN)/python -m tests.days -n $(JOBS) --dist loadfile $(PYTEST)
 
 lint: $(VENV)/.ready-dev ## ruff
 	$(BIN)/ruff check .

@@ -84,7 +84,8 @@ def test_what_was_listed_can_be_enqueued_again_with_its_key(fw: Fw) -> None:
     failed = [line for line in fw("inspect", "list", "--topic", "t").lines if "attempts" in json.loads(line)]
     fw("enqueue", "--batch", stdin="\n".join(failed))
     fw("schedule", "nightly", "@daily", "x")
-    error = fw("enqueue", "--batch", stdin=fw("inspect", "list").lines[-1], code=2).err
+    (planted,) = [line for line in fw("inspect", "list").lines if "schedule" in json.loads(line)]
+    error = fw("enqueue", "--batch", stdin=planted, code=2).err
     assert "`filewheel dump` and `load`" in error
     line = json.dumps({**json.loads(listed), "key": "other"})
     assert "line 1: " in fw("enqueue", "--batch", stdin=line, code=2).err

@@ -8,16 +8,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
+from cli.commands.history import _since_us
 from cli.failure import LOCKED
 from cli.show.text import width
 from filewheel import Keeper, Killed, Wheel
+from filewheel.timespec import at_us
 from tests.cli_support import invoke, on_terminal
 from tests.support import REPO, eventually
 
@@ -172,6 +176,41 @@ def test_a_command_that_ends_by_itself_is_not_killed(wheel_dir: Path, tmp_path: 
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize(
+    ("now", "text", "since"),
+    [
+        ("2027-06-16T10:00+02:00", "09:00", "2027-06-16T09:00+02:00"),
+        ("2027-06-16T10:00+02:00", "11:00", "2027-06-15T11:00+02:00"),
+        ("2027-06-16T10:00+02:00", "yesterday 11:00", "2027-06-15T11:00+02:00"),
+        ("2027-06-16T10:00+02:00", "now", "2027-06-16T10:00+02:00"),
+        ("2027-06-16T10:00+02:00", "2027-06-01", "2027-06-01T00:00+02:00"),
+        ("2027-06-20T10:00+02:00", "mon 09:00", "2027-06-14T09:00+02:00"),  # a Sunday
+        ("2027-06-21T10:00+02:00", "mon 09:00", "2027-06-21T09:00+02:00"),
+        ("2027-06-21T08:00+02:00", "mon 09:00", "2027-06-14T09:00+02:00"),
+        ("2027-03-27T10:00+01:00", "09:00", "2027-03-27T09:00+01:00"),  # the clocks go forward in the night
+        ("2027-03-28T09:30+02:00", "09:00", "2027-03-28T09:00+02:00"),
+        ("2027-03-28T08:30+02:00", "09:00", "2027-03-27T09:00+01:00"),
+        ("2027-10-31T08:30+01:00", "09:00", "2027-10-30T09:00+02:00"),  # they went back
+        ("2027-10-31T02:45+01:00", "02:30", "2027-10-31T02:30+01:00"),
+        ("2027-10-31T02:15+01:00", "02:30", "2027-10-31T02:30+02:00"),
+    ],
+)
+def test_the_history_since_a_time_of_day_or_a_weekday_is_since_the_last_one(
+    now: str, text: str, since: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cli.times.now_us", lambda: at_us(datetime.fromisoformat(now)))
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        assert _since_us(text) == at_us(datetime.fromisoformat(since))
+        for later in ("tomorrow 09:00", "next mon 09:00", "in 2 hours", "2030-01-01"):
+            with pytest.raises(click.UsageError):
+                _since_us(later)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_the_history_is_a_table_or_json_and_is_searched(wheel_dir: Path) -> None:

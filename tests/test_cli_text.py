@@ -69,7 +69,9 @@ def test_the_widest_columns_of_text_are_cut_evenly_until_a_row_fits_and_what_is_
     assert _fitted(columns, [26, 40, 10, 4], 80) == [26, 40, 10, 4]
     assert _fitted(columns, [26, 60, 10, 4], 80) == [26, 40, 10, 4]
     assert _fitted(columns, [26, 60, 60, 4], 80) == [26, 25, 25, 4]
-    assert _fitted(columns, [26, 60, 60, 4], 20) == [26, 6, 6, 4]
+    assert _fitted(columns, [26, 60, 60, 4], 42) == [26, 6, 6, 4]
+    assert _fitted(columns, [26, 60, 60, 4], 40) == [26, 5, 5, 4]
+    assert _fitted(columns, [26, 60, 60, 4], 20) == [26, 4, 4, 4]
 
 
 def test_rows_of_the_picture_stand_under_each_other_by_the_width_of_their_labels() -> None:

@@ -12,9 +12,12 @@ import pytest
 
 from cli.main import cli
 from cli.show.text import width, wrap
-from filewheel import Keeper, Scheduler, Wheel
+from cli.times import to_datetime
+from filewheel import Keeper, Retry, Scheduler, Wheel
+from filewheel.message import US_PER_S
 from filewheel.replication.members import add_backup
 from tests.cli_support import Fw, invoke, on_terminal
+from tests.support import START_US, FakeClock
 
 COLUMNS = 80
 
@@ -94,6 +97,56 @@ def test_what_a_command_shows_fits_80_columns(populated: Fw) -> None:
         assert len(shown.lines) > 1, shown
         wide[command] = [line for line in shown.lines if width(line) > COLUMNS]
     assert not any(wide.values()), wide
+
+
+@pytest.fixture
+def timed(wheel_dir: Path) -> Fw:
+    """A wheel with all that a table of times has columns for, made at the time of FakeClock."""
+    clock = FakeClock()
+    scheduler = Scheduler(wheel_dir, clock=clock, unknown="bury")
+
+    @scheduler.on("a.handler.that.fails", retry=Retry(11, delay_s=0, jitter=0))
+    def fails(text: str) -> None:
+        raise ValueError(text)
+
+    scheduler.enqueue("a.handler.that.fails", ["日本語" * 20], key="a-key-that-is-long")
+    scheduler.enqueue("a.topic.that.is.long", ["日本語" * 20], key="another-key-that-is-long")
+    scheduler.schedule("a-schedule-that-fails", to_datetime(clock.now_us() + 1), "a.handler.that.fails", ["x"])
+    for _ in range(15):
+        scheduler.drain()
+        clock.advance(1)
+    scheduler.schedule(
+        "a-rather-long-name", "*/15 9-17 * * mon-fri", "a.rather.long.handler", tz="America/Argentina/ComodRivadavia"
+    )
+    scheduler.stop()
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue(b"body " * 30, topic="日本語" * 9, key="k" * 40)
+    return Fw(wheel_dir)
+
+
+@pytest.mark.parametrize(
+    ("command", "heading"),
+    [
+        ("inspect list", "ID DUE STATE SCHED… TOPIC KEY BODY"),
+        ("dead list", "ID DIED SCHED… TOPIC KEY REASON BODY"),
+        ("schedule list", "NAME WHEN ZONE NEXT (local) TOPIC MISSED BODY"),
+        ("history", "ENDED ID OUTCOME TOOK SCHEDU… TOPIC ERROR"),
+    ],
+)
+def test_a_table_of_times_fits_80_columns_and_has_the_same_columns_however_far_away_the_times_are(
+    timed: Fw, command: str, heading: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cli.show.output.Output.is_terminal", lambda self, stream: True)
+    headings = set()
+    for away_s in (0.001, 3599, 43_199, 900_000, 25_000_000, 3_153_500_000):
+        for now_us in (START_US + round(away_s * US_PER_S), START_US - round(away_s * US_PER_S)):
+            monkeypatch.setattr("cli.times.now_us", lambda now_us=now_us: now_us)
+            lines = timed(*command.split(), NO_COLOR="1", COLUMNS=str(COLUMNS)).lines
+            assert len(lines) > 1
+            assert max(map(width, lines)) <= COLUMNS, lines
+            headings.add(lines[0])
+    (found,) = headings
+    assert found.split() == heading.split()
 
 
 @pytest.mark.parametrize("columns", [10, 20, 79])

@@ -63,7 +63,7 @@ def command(
         of_schedules = any(ended.schedule for ended in shown)
         with_topics = not of_schedules or any(ended.topic for ended in shown)
         columns = [
-            Column("ENDED"), Column("ID"), Column("OUTCOME"), Column("TOOK", right=True),
+            Column.date("ENDED"), Column("ID"), Column("OUTCOME", 20), Column("TOOK", right=True),
             *([Column("SCHEDULE", 24)] if of_schedules else []), *([Column("TOPIC", 16)] if with_topics else []),
             Column("ERROR", 200),
         ]  # fmt: skip
@@ -81,9 +81,14 @@ def _since_us(text: str) -> int:
     try:
         return max(0, now_us - parse_duration(text))
     except BadArgument:
-        at_us = read_time(text).due_us
-    if at_us > now_us:
-        at_us -= 86_400 * US_PER_S  # 09:00 is the last one
+        at_us = read_time(text, now_us).due_us
+    # 09:00 and "mon 09:00" are read as the next ones, and mean the last. A day has 23 hours or 25 when clocks change.
+    if text.lower().split()[0] not in ("tomorrow", "next", "in"):
+        for days in range(1, 8):
+            if at_us > now_us:
+                at_us = read_time(text, now_us - days * 86_400 * US_PER_S).due_us
+        while at_us < (later_us := read_time(text, at_us).due_us) <= now_us:
+            at_us = later_us
     if at_us > now_us:
         raise click.UsageError(f"--since {text} has not come yet")
     return at_us

@@ -142,7 +142,7 @@ def print_table(
         named = [Column(title, most) for title, most, cell in _NAMES if any(map(cell, some))] or [Column("TOPIC", 16)]
         cells = [cell for title, _, cell in _NAMES if any(title == column.title for column in named)]
         rows = [_row(m, running, now_us, cells, pauses) for m in some]
-        first = [Column("DIED")] if dead else [Column("DUE"), Column("STATE", 24)]
+        first = [Column.date("DIED")] if dead else [Column.date("DUE"), Column.away("STATE")]
         last = [*([Column("REASON", 30)] if dead else []), Column("BODY", 200)]
         out.table([Column("ID"), *first, *named, *last], rows)
         shown += len(rows)

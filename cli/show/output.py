@@ -23,13 +23,15 @@ from filewheel.tools import Directory, open_directory
 
 from ..failure import Failure
 from .progress import Progress
-from .text import clip, pad, safe, to_line, width, wrap
+from .text import AWAY, SHORT_TIME, clip, pad, safe, to_line, width, wrap
 
 BLOCKS = "▁▂▃▄▅▆▇█▏▎▍▌▋▊▉━─…→·µ"
 
 
 _LEAST = 6
-"""A column of text is not cut below this."""
+"""A column of text is not cut below this, or below its heading, ..."""
+_NARROWEST = 4
+"""... unless a row would not fit otherwise: then it is cut down to this, and its heading too."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +43,30 @@ class Column:
     """The maximum width of text when stdout is no terminal; None for text that is never cut."""
     right: bool = False
     style: str | None = None
+    least: int = 0
+    """The width that it asks for at least: how wide the others are must not depend on how far away a due is today."""
+
+    @classmethod
+    def date(cls, title: str) -> Column:
+        """Return a column of `short_time`."""
+        return cls(title, least=SHORT_TIME)
+
+    @classmethod
+    def away(cls, title: str) -> Column:
+        """Return a column of `away`, or of another word for a state."""
+        return cls(title, 24, least=AWAY)
 
 
 def _fitted(columns: Sequence[Column], widths: list[int], room: int) -> list[int]:
     """Cut the widest columns of text evenly, until all fit or have their minimum width."""
-    least = [w if c.most is None else max(len(c.title), _LEAST) for c, w in zip(columns, widths, strict=True)]
     widths = list(widths)
-    while sum(widths) > room:
-        at = max(range(len(widths)), key=lambda i: (widths[i] > least[i], widths[i]))
-        if widths[at] <= least[at]:
-            break
-        widths[at] -= 1
+    for floors in ([max(len(c.title), _LEAST) for c in columns], [_NARROWEST] * len(columns)):
+        floors = [floor if c.most else w for floor, c, w in zip(floors, columns, widths, strict=True)]
+        while sum(widths) > room:
+            at = max(range(len(widths)), key=lambda i: (widths[i] > floors[i], widths[i]))
+            if widths[at] <= floors[at]:
+                break
+            widths[at] -= 1
     return widths
 
 
@@ -180,12 +195,12 @@ class Output:
         """
         dots = "…" if self.blocks else "..."
         cells = [[safe(cell) for cell in row] for row in rows]
-        widths = [max([len(c.title), *(width(row[i]) for row in cells)]) for i, c in enumerate(columns)]
+        widths = [max([len(c.title), c.least, *(width(row[i]) for row in cells)]) for i, c in enumerate(columns)]
         if not self.stdout_is_terminal:
             widths = [w if c.most is None else min(c.most, w) for c, w in zip(columns, widths, strict=True)]
         else:
             widths = _fitted(columns, widths, self.columns - 2 * (len(columns) - 1))
-        head = [pad(c.title, w, right=c.right) for c, w in zip(columns, widths, strict=True)]
+        head = [pad(clip(c.title, w, dots), w, right=c.right) for c, w in zip(columns, widths, strict=True)]
         self.write(self.style("  ".join(head).rstrip(), bold=True))
         for row in cells:
             parts = []

@@ -84,8 +84,8 @@ def _print_table(out: Output, found: list[StoredSchedule], pauses: Pauses, runni
     now_us = times.now_us()
     wide = not out.stdout_is_terminal or out.columns >= _WHOLE
     columns = [
-        Column("NAME", 30), Column("WHEN", 30), Column("ZONE", 20), Column("NEXT (local)"),
-        *([Column("")] if wide else []),
+        Column("NAME", 30), Column("WHEN", 30), Column("ZONE", 20), Column.date("NEXT (local)"),
+        *([Column.away("")] if wide else []),
         Column("TOPIC", 30), Column("MISSED"), *([Column("FROM", 30)] if wide else []), Column("BODY", 60),
     ]  # fmt: skip
     rows = []

@@ -96,6 +96,10 @@ def pad(text: str, columns: int, *, right: bool = False) -> str:
 # -- quantities -----------------------------------------------------------------------------------------------
 
 
+AWAY = 11
+"""The width of `away` for each due of the next hundred years, at its widest: "in 10d 10h"."""
+
+
 def away(us: int) -> str:
     """Write a distance in time: "in 5m", "3s ago"."""
     return f"in {span(us)}" if us > 0 else f"{span(-us)} ago"
@@ -146,6 +150,10 @@ def offset(moment: datetime) -> str:
     """Write a moment's offset from UTC: "+01:00"."""
     text = f"{moment:%z}"
     return f"{text[:3]}:{text[3:5]}" if text else "+00:00"
+
+
+SHORT_TIME = 12
+"""The width of `short_time` at its widest: "Nov 30 12:00"."""
 
 
 def short_time(us: int, now_us: int) -> str:

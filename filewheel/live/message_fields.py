@@ -24,6 +24,7 @@ from filewheel.scheduling.call import call_of
 from filewheel.timespec import parse_duration, span
 from filewheel.tools.dump import iso, to_json
 
+_DAY_US = 86_400 * US_PER_S
 NEST_MAX = 100
 """Arguments that are nested deeper are shown as a payload."""
 ROW_CHARS = 200
@@ -160,13 +161,11 @@ def when_of(recurrence: Recurrence) -> tuple[str, str | None]:
     if isinstance(recurrence, Once):
         return f"at {iso(recurrence.at_us).replace('.000000Z', 'Z')}", None
     us = recurrence.interval_us
-    text = span(us).replace(" ", "") if us % US_PER_S == 0 else ""
+    if us % _DAY_US == 0:
+        return f"every {us // _DAY_US}d", None  # a year is not read: it has no fixed length
+    text = span(us).replace(" ", "") if us % US_PER_S == 0 and us < 365 * _DAY_US else ""
     # `span` shows two units; an interval with more is written in seconds.
-    return f"every {text if _parsed_us(text) == us else f'{us / US_PER_S:.15g}s'}", None
-
-
-def _parsed_us(text: str) -> int:
-    return parse_duration(text) if text else -1
+    return f"every {text if text and parse_duration(text) == us else f'{us / US_PER_S:.15g}s'}", None
 
 
 def schedule_fields(definition: StoredSchedule) -> dict[str, Any]:

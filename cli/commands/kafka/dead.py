@@ -42,7 +42,13 @@ def dead(out: Output, cluster: Cluster, limit: int) -> None:
                 }
             )  # fmt: skip
     elif found:
-        columns = [Column("ID", 30), Column("DIED"), Column("TARGET", 16), Column("REASON", 60), Column("VALUE", 100)]
+        columns = [
+            Column("ID", 30),
+            Column.date("DIED"),
+            Column("TARGET", 16),
+            Column("REASON", 60),
+            Column("VALUE", 100),
+        ]
         out.table(columns, [_row(one) for one in found])
     else:
         out.note(f"{cluster.topic}.dlt is empty")

@@ -204,7 +204,12 @@ def _summary(out: Output, walk: _Walk, now_us: int) -> None:
             )  # fmt: skip
         out.flush()
         return
-    columns = [Column("TOPIC", 24), Column("PARTITION", right=True), Column("WAITING", right=True), Column("NEXT DUE")]
+    columns = [
+        Column("TOPIC", 24),
+        Column("PARTITION", right=True),
+        Column("WAITING", right=True),
+        Column.away("NEXT DUE"),
+    ]
     columns += [Column(name, right=True) for name, _ in _WITHIN]
     out.table(columns, [_row(place, now_us) for place in walk.places])
     targets: Counter[str] = Counter()
@@ -256,7 +261,9 @@ def _list(out: Output, walk: _Walk, now_us: int, limit: int | None) -> None:
             for r in some
         ]  # fmt: skip
         shown = len(rows)
-        out.table([Column("ID", 40), Column("DUE"), Column(""), Column("TARGET", 16), Column("VALUE", 200)], rows)
+        out.table(
+            [Column("ID", 40), Column.date("DUE"), Column.away(""), Column("TARGET", 16), Column("VALUE", 200)], rows
+        )
     if next(records, None) is not None:
         out.note(f"{shown:,} shown, there are more: --limit 0 shows all")
     elif not shown and not out.wants_json:

@@ -178,6 +178,6 @@ def _print(
             out.record({"name": name, "done": "ended"})
         rows.append((would.get("ended", "ended"), name, "", "", ""))
     if not out.wants_json and rows:
-        out.table([Column(""), Column("NAME", 40), Column("WHEN", 30), Column("ZONE", 20), Column("NEXT")], rows)
+        out.table([Column(""), Column("NAME", 40), Column("WHEN", 30), Column("ZONE", 20), Column.date("NEXT")], rows)
     elif not rows:
         out.note("no jobs")
