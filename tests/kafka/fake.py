@@ -23,7 +23,7 @@ from filewheel.kafka.node.transport import (
     Refusal,
     Topics,
 )
-from filewheel.kafka.records.last_read import LastRead
+from filewheel.kafka.records.last_read import NO_EPOCH, LastRead
 from filewheel.kafka.records.record import Outgoing, Record
 from tests.kafka.fake_readers import FakeFollower, FakeMarkers
 
@@ -59,8 +59,15 @@ class Log:
         self.epoch += 1
 
     def end_of(self, epoch: int) -> int:
-        """Return the end of the last epoch up to this one, as a broker answers (KIP-320)."""
-        return next((n for n, entry in enumerate(self.entries) if entry.epoch > epoch), self.end)
+        """Return the end of the last epoch up to this one, as a broker answers (KIP-320).
+
+        It forgets the epochs of records that retention deleted.
+        """
+        return next((n for n in range(self.first, self.end) if self.entries[n].epoch > epoch), self.end)
+
+    def is_gone(self, offset: int, epoch: int) -> bool:
+        """Return whether a client that is to read on here finds no such place: out of range, or cut before it."""
+        return not self.first <= offset <= self.end or (epoch != NO_EPOCH and self.end_of(epoch) < offset)
 
 
 @dataclass
@@ -116,7 +123,8 @@ class Cluster:
 
     def end_transaction(self, topic: str, partition: int) -> None:
         """Append what the end of a transaction appends: an offset without a record."""
-        self.logs[topic, partition].entries.append(Entry(None, None, [], self.now_ms, is_control=True))
+        log = self.logs[topic, partition]
+        log.entries.append(Entry(None, None, [], self.now_ms, is_control=True, epoch=log.epoch))
 
     def values(self, topic: str = "target") -> list[bytes | None]:
         """Return what a committed reader of a topic has seen, in the order of each log."""
@@ -262,7 +270,7 @@ class FakeSource:
         """What the listener was told to own."""
         self.is_expired = False
         self.next: dict[int, int] = {}
-        self.read: dict[int, LastRead | None] = {}
+        self.epochs: dict[int, int] = {}
         """What the client knows of the log before `next`."""
         self.paused: set[int] = set()
         self.committed: dict[int, int] = {}
@@ -275,25 +283,26 @@ class FakeSource:
         records: list[Record] = []
         ends: dict[int, int] = {}
         gone: list[int] = []
+        read: dict[int, LastRead] = {}
         for partition, offset in list(self.next.items()):
             log = self.cluster.logs[self.cluster.topic, partition]
             if partition in self.paused or self.cluster.is_down:
                 continue
-            if offset < log.first or is_cut(log, offset, self.read.get(partition)):
+            if log.is_gone(offset, self.epochs[partition]):
                 gone.append(partition)
                 del self.next[partition]
                 continue
             while offset < log.end and len(records) < limit:
                 entry = log.entries[offset]
+                self.epochs[partition] = entry.epoch
                 if not entry.is_control:
                     records.append(Record(partition, offset, entry.key, entry.value, entry.headers, entry.timestamp_ms))
-                    self.read[partition] = LastRead(offset, entry.epoch)
+                    read[partition] = LastRead(offset, entry.epoch)
                 offset += 1
             self.next[partition] = offset
             if offset == log.end and self._ends.get(partition) != offset:
                 self._ends[partition] = ends[partition] = offset
-        read = {p: self.read[p] for p in {record.partition for record in records}}
-        return Polled(records, ends, gone, last_read={p: one for p, one in read.items() if one is not None})
+        return Polled(records, ends, gone, last_read=read)
 
     def _rebalanced(self) -> None:
         if self.is_expired:
@@ -328,9 +337,9 @@ class FakeSource:
             self._ends.pop(partition, None)
             self.paused.discard(partition)
 
-    def start(self, partition: int, offset: int, last_read: LastRead | None = None) -> None:
+    def start(self, partition: int, offset: int, epoch: int = NO_EPOCH) -> None:
         log = self.cluster.logs[self.cluster.topic, partition]
-        self.read[partition] = last_read
+        self.epochs[partition] = epoch
         self._ends.pop(partition, None)
         self.next[partition] = log.first if offset == BEGINNING else offset
 
@@ -354,11 +363,6 @@ class FakeSource:
             tell(sorted(self.known))
         if not self.is_expired:
             self.cluster.leave(self)
-
-
-def is_cut(log: Log, offset: int, read: LastRead | None) -> bool:
-    """Return whether the client finds the log cut before an offset: outside of it, or by the epoch before it."""
-    return offset > log.end or (read is not None and log.end_of(read.epoch) <= read.offset < offset)
 
 
 class FakeTransport:
@@ -413,7 +417,7 @@ class FakeTransport:
 
     def timestamp_at(self, partition: int, offset: int) -> int | None:
         log = self.cluster.logs[self.cluster.topic, partition]
-        return next((e.timestamp_ms for e in log.entries[offset:] if not e.is_control), None)
+        return next((e.timestamp_ms for e in log.entries[max(offset, log.first) :] if not e.is_control), None)
 
     def stamp(self) -> int | None:
         if self.cluster.is_down:

@@ -39,28 +39,30 @@ class FakeFollower:
         self.cluster = cluster
         self.next: dict[int, int] = {}
         self.next_marker: dict[int, int] = {}
-        self.read: dict[int, LastRead | None] = {}
+        self.epochs: dict[int, int] = {}
 
-    def follow(self, starts: Mapping[int, int], last_read: Mapping[int, LastRead] | None = None) -> None:
-        self.read = {p: self.read[p] if p in self.next else (last_read or {}).get(p) for p in starts}
-        self.next = {p: self.next.get(p, start) for p, start in starts.items()}
+    def follow(self, starts: Mapping[int, tuple[int, int]]) -> None:
+        self.epochs = {p: self.epochs.get(p, epoch) for p, (_, epoch) in starts.items()}
+        self.next = {p: self.next.get(p, offset) for p, (offset, _) in starts.items()}
         self.next_marker = {p: self.next_marker.get(p, 0) for p in starts}
 
     def poll(self, limit: int, timeout_s: float) -> tuple[Polled, Sequence[tuple[int, bytes]]]:
         records: list[Record] = []
         markers: list[tuple[int, bytes]] = []
         gone: list[int] = []
+        read: dict[int, LastRead] = {}
+        ends: dict[int, int] = {}
         for partition, offset in self.next.items():
             log = self.cluster.logs[self.cluster.topic, partition]
-            read = self.read[partition]
-            if read is not None and log.end_of(read.epoch) <= read.offset < offset:
+            if log.is_gone(offset, self.epochs[partition]):
                 gone.append(partition)
                 continue
-            for n, entry in enumerate(log.entries):
-                if n >= offset and not entry.is_control:
+            for n, entry in enumerate(log.entries[offset:], offset):
+                self.epochs[partition] = entry.epoch
+                if not entry.is_control:
                     records.append(Record(partition, n, entry.key, entry.value, entry.headers, entry.timestamp_ms))
-                    self.read[partition] = LastRead(n, entry.epoch)
-            self.next[partition] = log.end
+                    read[partition] = LastRead(n, entry.epoch)
+            ends[partition] = self.next[partition] = log.end
             log = self.cluster.logs[f"{self.cluster.topic}.cursor", partition]
             markers += [
                 (partition, entry.value)
@@ -68,8 +70,7 @@ class FakeFollower:
                 if entry.key == b"%d" % partition and entry.value is not None
             ]
             self.next_marker[partition] = log.end
-        now = {record.partition: self.read[record.partition] for record in records}
-        return Polled(records, gone=gone, last_read={p: one for p, one in now.items() if one is not None}), markers
+        return Polled(records, ends, gone, last_read=read), markers
 
     def close(self) -> None:
         """Nothing is open."""

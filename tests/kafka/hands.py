@@ -115,8 +115,9 @@ class MemoryWheel:
         for message in chunk.messages:
             self.claimed.discard(message.id)
 
-    def low(self) -> int:
-        return min([offset_of(id_) for id_ in self.pending], default=self.ingested)
+    def low(self, chunk: Chunk | None = None) -> int:
+        ids = () if chunk is None else chunk.ids
+        return min([offset_of(id_) for id_ in self.pending if id_ not in ids], default=self.ingested)
 
     def next_due_us(self) -> int | None:
         free = [id_ for id_ in self.pending if id_ not in self.claimed and offset_of(id_) < self.ingested]

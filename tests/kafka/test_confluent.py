@@ -21,6 +21,7 @@ from filewheel.kafka.node.owner import State
 from filewheel.kafka.node.service import DelayService
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.node.transport import End, Outcome, Sink
+from filewheel.kafka.records.last_read import NO_EPOCH
 from filewheel.kafka.records.options import Policy
 from filewheel.kafka.records.record import Outgoing
 from tests.kafka.conftest import make_topic
@@ -259,7 +260,7 @@ def test_a_log_that_lost_its_first_records_says_so(place: Callable[..., Place]) 
     transport = here.transport()
     assert transport.range_of(0) == (4, 10)
     follower = transport.follower()
-    follower.follow({0: 2})
+    follower.follow({0: (2, NO_EPOCH)})
     gone: list[int] = []
     eventually(lambda: gone.extend(follower.poll(10, 0.1)[0].gone) or gone == [0], timeout_s=90)
     follower.close()

@@ -441,7 +441,7 @@ def test_26_a_standby_that_lags_reads_the_rest_before_it_fires(
     assert cluster.values() == [b"%d" % n for n in range(6)]
     nodes.kill(first)
     second.run()
-    assert second.node.intake.taken == 4
+    assert second.node.intake.taken == 2  # 4 and 5 are done
     second.after(5)
     assert cluster.values() == [b"%d" % n for n in range(8)]
 

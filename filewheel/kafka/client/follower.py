@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from filewheel.kafka.client.group import READING, last_read_of, record_of, start_of
+from filewheel.kafka.client.group import READING, last_read_of, record_of
 from filewheel.kafka.client.trouble import client, cluster_error, error_of, made
 from filewheel.kafka.node.transport import Polled
-from filewheel.kafka.records.last_read import LastRead
 from filewheel.kafka.records.record import Record
 
 
@@ -27,9 +26,8 @@ class ConfluentFollower:
         self._cursor = cursor
         self._followed: set[int] = set()
 
-    def follow(self, starts: Mapping[int, int], last_read: Mapping[int, LastRead] | None = None) -> None:
-        """Follow exactly these partitions, each new one from its offset on."""
-        before = last_read or {}
+    def follow(self, starts: Mapping[int, tuple[int, int]]) -> None:
+        """Follow exactly these partitions, each new one from its offset and epoch on."""
         place = self._client.TopicPartition
         gone = [place(topic, p) for p in self._followed - starts.keys() for topic in (self._topic, self._cursor)]
         new = starts.keys() - self._followed
@@ -37,10 +35,7 @@ class ConfluentFollower:
             self._consumer.incremental_unassign(gone)
         if new:
             self._consumer.incremental_assign(
-                [
-                    place(self._topic, p, offset, leader_epoch=epoch)
-                    for p, (offset, epoch) in ((p, start_of(starts[p], before.get(p))) for p in new)
-                ]
+                [place(self._topic, p, starts[p][0], leader_epoch=starts[p][1]) for p in new]
                 + [place(self._cursor, p, self._client.OFFSET_BEGINNING) for p in new]
             )
         self._followed = set(starts)

@@ -61,7 +61,7 @@ class GroupSource:
         self._listener = listener
         self._consumer = made(self._client.Consumer, {**READING, **config})
         self._starts: dict[int, tuple[int, int]] = {}
-        """Partitions that are to be started, with their offsets, and the epoch of the record before, or NO_EPOCH."""
+        """Partitions that are to be started, with their offsets, and the epochs of the records before."""
         self._started: set[int] = set()
         self._errors: list[str] = []
         self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
@@ -87,12 +87,12 @@ class GroupSource:
         """Return up to `limit` messages; waits for all of them, at most this time."""
         return list(self._consumer.consume(limit, timeout_s))
 
-    def start(self, partition: int, offset: int, last_read: LastRead | None = None) -> None:
+    def start(self, partition: int, offset: int, epoch: int = NO_EPOCH) -> None:
         """Read an owned partition from this offset on.
 
         The client compares the epoch of the record before with the leader's (KIP-320), at once and at each election.
         """
-        self._starts[partition] = start_of(offset, last_read)
+        self._starts[partition] = (offset, epoch)
 
     def stop(self, partition: int) -> None:
         """Return nothing more of an owned partition until it is started again."""
@@ -184,16 +184,6 @@ class GroupSource:
         for number in numbers:
             self._starts.pop(number, None)
         return numbers
-
-
-def start_of(offset: int, last_read: LastRead | None) -> tuple[int, int]:
-    """Return where to begin for this offset, and the epoch of the record before it.
-
-    Behind the last record that was read only ends of transactions can lie: the client asks for the offset of its epoch.
-    """
-    if last_read is None or not 0 <= last_read.offset < offset:
-        return offset, NO_EPOCH
-    return last_read.offset + 1, last_read.epoch
 
 
 def last_read_of(messages: Sequence[Message], partitions: Container[int]) -> dict[int, LastRead]:

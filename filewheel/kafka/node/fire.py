@@ -55,7 +55,9 @@ class Waiting(Protocol):
     def next_chunk(self, limit: int, now_us: int) -> Claimed: ...
     def settle(self, chunk: Any) -> None: ...
     def give_back(self, chunk: Any) -> None: ...
-    def low(self) -> int: ...
+    def low(self, chunk: Any = None) -> int:
+        """Return an offset before which every record is done, or in this chunk."""
+
     def next_due_us(self) -> int | None: ...
 
 
@@ -285,8 +287,9 @@ class Firing:
         self._sent_at_us = steady_us  # before the stage: another thread reads both
         self.stage = Stage.SENDING
         unit.sent = unit.left
-        # `low` as it is now: what this unit holds is pending until it is settled, so it is at most too small.
-        marker = self._rendering.marker(self.partition, unit.marker.with_low(self.wheel.low()))
+        # `low` as it is once the unit is in the log: retention may delete the unit before there is another.
+        low = self.wheel.low(unit.chunk)  # mutant: kafka-low-of-the-unit
+        marker = self._rendering.marker(self.partition, unit.marker.with_low(low))
         sink = self.sink
         sink.send(
             [unit.records[n] for n in unit.left],

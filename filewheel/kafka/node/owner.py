@@ -26,7 +26,7 @@ from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.node.tally import Tally
 from filewheel.kafka.node.transport import End, Markers, Outcome, Sink, Transport
 from filewheel.kafka.partition.marker import Marker
-from filewheel.kafka.records.last_read import LastRead
+from filewheel.kafka.records.last_read import NO_EPOCH, epoch_before
 
 log = logging.getLogger("filewheel.kafka")
 
@@ -50,7 +50,7 @@ class Owner:
         topic_id: str,
         run: Callable[[Callable[[], None]], None],
         later: Callable[[float, Callable[[], None]], None],
-        start: Callable[[int, int, LastRead | None], None],
+        start: Callable[[int, int, int], None],
         release: Callable[[int], None],
         before_firing: Callable[[], None] = lambda: None,
         wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
@@ -194,7 +194,8 @@ class Owner:
                     start = first
                 wheel.advance(start)
                 owned.is_reading = True
-                self._start(partition, start, wheel.last_read)  # mutant: kafka-start-without-epoch
+                epoch = epoch_before(start, wheel.last_read)  # mutant: kafka-start-without-epoch
+                self._start(partition, start, epoch)
             self.activate_if_whole(owned)
 
     def _pass_gap(self, owned: Owned, start: int, first: int) -> None:
@@ -346,7 +347,8 @@ class Owner:
                 if start < first:
                     self._pass_gap(owned, start, first)  # mutant: kafka-gap-unseen
                     owned.queue.append(first)
-                self._start(owned.partition, max(start, first), last_read)
+                # Without an epoch: the record itself was compared. Another leader may have written behind it.
+                self._start(owned.partition, max(start, first), NO_EPOCH)  # mutant: kafka-epoch-again
                 owned.error = None
         except FilewheelError as exc:
             self._again_or_fail(owned, exc, lambda: self._read_on(owned))

@@ -32,7 +32,6 @@ from filewheel.kafka.node.transport import Outcome, Source, Topics, Transport
 from filewheel.kafka.node.upkeep import Kept, Upkeep
 from filewheel.kafka.node.watch import LogWatch
 from filewheel.kafka.partition.data_lock import DataLock
-from filewheel.kafka.records.last_read import LastRead
 from filewheel.message import US_PER_S
 from filewheel.metrics.prometheus import Family
 
@@ -236,10 +235,10 @@ class Node:
         with self._timers_lock:
             self._timers.append((self._clock.steady_us() + round(wait_s * 1e6), call))
 
-    def _start(self, partition: int, offset: int, last_read: LastRead | None) -> None:
+    def _start(self, partition: int, offset: int, epoch: int) -> None:
         def start(source: Source) -> None:
             if partition in self.owner.owned:
-                source.start(partition, offset, last_read)
+                source.start(partition, offset, epoch)
 
         self._commands.append(start)
 

@@ -11,13 +11,14 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 
-from filewheel.errors import BadArgument, ClusterError, FilewheelError, WheelFull
+from filewheel.errors import BadArgument, ClusterError, FilewheelError
 from filewheel.kafka.node.cut_log import check_wheel, is_of_older_log, read_to, true_marker
 from filewheel.kafka.node.intake import Understand
 from filewheel.kafka.node.owner import OpenWheel, Wheel
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.node.transport import Follower, Polled, Transport
 from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.records.last_read import NO_EPOCH, epoch_before
 from filewheel.kafka.records.record import Record
 
 log = logging.getLogger("filewheel.kafka")
@@ -49,9 +50,9 @@ class Standby:
         self._followed: dict[int, Wheel] = {}
         """The wheels that the follower reads for."""
         self._failed: set[int] = set()
-        """Partitions that are not followed: the next owner will say why."""
-        self._passing: set[int] = set()
-        """Those of them whose trouble may pass."""
+        """Partitions that are not followed: their trouble may pass, or the next owner says why."""
+        self._compared: set[int] = set()
+        """Partitions that the client did not find by an epoch: their logs are compared by the last record alone."""
 
     def step(self, busy: Callable[[], Collection[int]], timeout_s: float = 0.0) -> bool:
         """Follow all partitions but the busy ones, whose wheels the owner has; return whether anything was read."""
@@ -61,16 +62,13 @@ class Standby:
                 self._close(partition)
             for partition in wanted - self._wheels.keys():
                 self._open(partition)
-            kept = {p: w.ingested for p, w in self._wheels.items() if self._followed.get(p) is w}
-            if kept.keys() != self._wheels.keys():
+            starts = {p: (w.ingested, self._epoch(p, w)) for p, w in self._wheels.items()}
+            kept = {p: starts[p] for p, w in self._wheels.items() if self._followed.get(p) is w}
+            if kept != starts:
                 # A wheel that was closed and opened again may be behind what was read for it before.
                 self._follower.follow(kept)  # mutant: kafka-standby-reads-on
             self._followed = dict(self._wheels)
-            read = {p: wheel.last_read for p, wheel in self._wheels.items()}
-            self._follower.follow(
-                {p: wheel.ingested for p, wheel in self._wheels.items()},
-                {p: last_read for p, last_read in read.items() if last_read is not None},
-            )
+            self._follower.follow(starts)
         polled, markers = self._follower.poll(self._settings.poll, timeout_s)
         for error in polled.errors:
             log.warning("standby: %s", error)
@@ -80,16 +78,18 @@ class Standby:
                 self._apply(partition, packed)
         return bool(polled.records or markers)
 
+    def _epoch(self, partition: int, wheel: Wheel) -> int:
+        return NO_EPOCH if partition in self._compared else epoch_before(wheel.ingested, wheel.last_read)
+
     def grow(self, partitions: int) -> None:
         """Follow the partitions that were added, too: there are so many now."""
         with self._lock:
             self._every |= frozenset(range(partitions))
 
     def try_again(self) -> None:
-        """Follow the partitions again whose trouble may have passed: a full disk, files that were removed."""
+        """Follow the partitions again that were given up: a disk has room again, an owner is done with what is gone."""
         with self._lock:
-            self._failed -= self._passing  # mutant: kafka-standby-gives-up-for-good
-            self._passing.clear()
+            self._failed.clear()  # mutant: kafka-standby-gives-up-for-good
 
     def look_for_wheels(self) -> None:
         """Begin anew with the wheels whose directories were removed."""
@@ -102,6 +102,7 @@ class Standby:
         """Close the wheel of a partition that this node takes over."""
         with self._lock:
             self._failed.discard(partition)
+            self._compared.discard(partition)
             if partition in self._wheels:
                 self._close(partition)
 
@@ -171,6 +172,7 @@ class Standby:
                 continue
             if partition in polled.last_read:
                 wheel.note_read(polled.last_read[partition])
+            self._compared.discard(partition)  # the client knows the epoch now
             missing = [record for record in records if record.offset >= wheel.ingested]
             try:
                 if missing:
@@ -181,7 +183,11 @@ class Standby:
             if partition in self._wheels:
                 self._wheels[partition].advance(offset)
         for partition in polled.gone:
-            self._give_up(partition, None)
+            if partition in self._compared:
+                self._give_up(partition, None)
+            elif partition in self._wheels:  # opened again, it is compared with its log
+                self._compared.add(partition)
+                self._close(partition)
 
     def _apply(self, partition: int, packed: bytes) -> None:
         wheel = self._wheels.get(partition)
@@ -201,8 +207,6 @@ class Standby:
         """Follow this partition no more."""
         log.error("standby of partition %d: %s", partition, exc or "its log was cut, or lost the next record")
         self._failed.add(partition)
-        if isinstance(exc, WheelFull):
-            self._passing.add(partition)
         self._close(partition)
 
     def _close(self, partition: int) -> None:

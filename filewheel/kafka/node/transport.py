@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from filewheel.kafka.records.last_read import LastRead
+from filewheel.kafka.records.last_read import NO_EPOCH, LastRead
 from filewheel.kafka.records.record import Outgoing, Record
 
 BEGINNING = -2
@@ -141,11 +141,11 @@ class Source(Protocol):
         Raises ClusterError when the client cannot go on.
         """
 
-    def start(self, partition: int, offset: int, last_read: LastRead | None = None) -> None:
-        """Read an owned partition from this offset on; `BEGINNING` is allowed.
+    def start(self, partition: int, offset: int, epoch: int = NO_EPOCH) -> None:
+        """Read an owned partition from exactly this offset on; `BEGINNING` is allowed.
 
-        With the last record that was read before it, the partition is `gone` when its log is cut before that record.
-        Then a few offsets behind that record may be read again that hold no record.
+        With the epoch of the last known record before it, the partition is `gone` when the log has that epoch only up
+        to an earlier offset: it was cut, or it has records of later epochs in between.
         """
 
     def stop(self, partition: int) -> None:
@@ -166,10 +166,10 @@ class Source(Protocol):
 class Follower(Protocol):
     """Reads partitions of the delay topic and their markers outside of the group. All calls come from one thread."""
 
-    def follow(self, starts: Mapping[int, int], last_read: Mapping[int, LastRead] | None = None) -> None:
+    def follow(self, starts: Mapping[int, tuple[int, int]]) -> None:
         """Follow exactly these partitions, each new one from its offset on, with all of its markers.
 
-        `last_read` means what it does for `Source.start`.
+        A start is an offset and an epoch, as `Source.start` takes them.
         """
 
     def poll(self, limit: int, timeout_s: float) -> tuple[Polled, Sequence[tuple[int, bytes]]]:

@@ -171,14 +171,15 @@ class Partition:
         """Whether its directory was removed. Opened again, it is a new wheel. Cost: 2 µs."""
         return not self._is_closed and self._keeper.is_gone()
 
-    def low(self) -> int:
-        """Return an offset before which every record is done: that of the marker until the waiting ones are noted, then
-        the first that waits."""
+    def low(self, chunk: Chunk | None = None) -> int:
+        """Return an offset before which every record is done, or in the chunk: the first that waits; that of the marker
+        until the waiting ones are noted."""
         with self._lock:
             # What was lost is not counted.
             if not self._waiting.is_complete or self.has_lost:  # mutant: kafka-low-too-soon
                 return self._marker.low
-            return max(self._marker.low, self._waiting.low(self._ingested))
+            ids = () if chunk is None else chunk.ids
+            return max(self._marker.low, self._waiting.low(self._ingested, ids))
 
     def next_due_us(self) -> int | None:
         """Return a time before which nothing is due; None when nothing waits. Cost: 10 ns for each second in use."""

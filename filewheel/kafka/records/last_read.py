@@ -30,6 +30,11 @@ class LastRead(NamedTuple):
         return found.epoch in (self.epoch, NO_EPOCH)  # mutant: kafka-epoch-unasked
 
 
+def epoch_before(offset: int, last_read: LastRead | None) -> int:
+    """Return the epoch of the last known record before an offset; NO_EPOCH if none is known."""
+    return last_read.epoch if last_read is not None and last_read.offset < offset else NO_EPOCH
+
+
 def later(one: LastRead | None, other: LastRead | None) -> LastRead | None:
     """Return the one with the larger offset; `one` if they have the same."""
     if one is None or other is None:

@@ -137,9 +137,10 @@ class Node:
                 self.wheel.put(rec)
         self.ingested = after
 
-    def _low(self) -> int:
-        """Return the least offset that waits."""
-        return min((rec.offset for rec in self.wheel.pending().values()), default=self.ingested)
+    def _low(self, chunk: list[Rec]) -> int:
+        """Return the least offset that waits, beside what goes out now."""
+        left = {rec.offset for rec in self.wheel.pending().values()} - {rec.offset for rec in chunk}
+        return min(left, default=self.ingested)
 
     def _keep(self) -> Steps:
         """Flush, write the position, remove what ended."""
@@ -227,7 +228,7 @@ class Node:
             if self.shortcut is Shortcut.INGESTED_AFTER_CLAIM:
                 yield
                 ingested = self.ingested
-            marker = self._marker_after(ingested, through)
+            marker = self._marker_after(ingested, through, chunk)
             if self.shortcut is Shortcut.DROP_BEFORE_MARKER:
                 self.wheel.settle(chunk)
             if self.exactly_once:
@@ -261,11 +262,11 @@ class Node:
         """Return when a record is due again that its target refused; None if it goes out."""
         return self.now + self.rng.randint(1, 5) if self.rng.random() < self.refusals else None
 
-    def _marker_after(self, ingested: int, through: bytes) -> Marker:
+    def _marker_after(self, ingested: int, through: bytes, chunk: list[Rec]) -> Marker:
         marker = self.marker.after_chunk(ingested, through)
         if self.shortcut is Shortcut.TWO_STEPS and len(marker.steps) > 2:
             marker = replace(marker, steps=(marker.steps[0], marker.steps[-1]))
-        return replace(marker.with_low(self._low()), owner=self.name)
+        return replace(marker.with_low(self._low(chunk)), owner=self.name)
 
     def _send(self, chunk: list[Rec], marker: Marker) -> Steps:
         """At least once: each record, then the marker, then the drops. An answer that is lost is asked for again."""
