@@ -45,6 +45,9 @@ import contextlib
 import copy
 import errno
 from collections.abc import Iterator
+from typing import TypeVar
+
+Error = TypeVar("Error", bound=BaseException)
 
 
 class FilewheelError(Exception):
@@ -356,6 +359,19 @@ def platform_error(name: str) -> WrongPlatform | None:
     return None if name == "linux" else refused
 
 
+def anew(exc: Error) -> Error:
+    """Return a new error like one that is kept, with its causes and without tracebacks: to be raised, or to be kept.
+
+    One that is kept and raised again and again collects the frames of each caller, and holds all that these have.
+    """
+    try:
+        made = copy.copy(exc)
+    except Exception:  # not every class of a program can be copied
+        return exc.with_traceback(None)
+    made.__cause__ = None if exc.__cause__ is None else anew(exc.__cause__)
+    return made
+
+
 UNWRITTEN = "nothing of this call was written"
 """The outcome of a call that is one commit, on a full disk."""
 
@@ -414,7 +430,7 @@ def disk_errors(path: str) -> Iterator[None]:
 
 def unconfirmed(exc: FilewheelError) -> FilewheelError:
     """Return the error of a call that failed after its frame was written."""
-    error = copy.copy(exc)
+    error = anew(exc)
     error.what = f"{exc.what}; it was written, and is not confirmed"
     return error
 

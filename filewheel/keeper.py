@@ -36,6 +36,7 @@ from filewheel.errors import (
     FilewheelError,
     Forked,
     Locked,
+    anew,
     disk_error,
 )
 from filewheel.firing.batch import Batch
@@ -246,7 +247,7 @@ class Keeper(Outcomes, Heeding):
     def _check(self, *, settling: bool = False) -> None:
         """Raise unless this keeper can continue; after Fenced or Locked it can still settle claimed messages."""
         if self._broken is not None and not (settling and isinstance(self._broken, _SUCCEEDED)):
-            raise self._broken
+            raise anew(self._broken)
         if self._closed:
             raise Closed("this keeper is closed", path=self._dir.path, hint="open another Keeper")
         if os.getpid() != self._pid:
@@ -260,7 +261,7 @@ class Keeper(Outcomes, Heeding):
         """Stop for good: another wheel fires now, or the housekeeper met an error that it cannot recover from."""
         log.critical("%s", exc)
         if self._broken is None:
-            self._broken = exc
+            self._broken = anew(exc)
         self.wake()
 
     def _stop_for(self, exc: Damaged) -> None:

@@ -7,6 +7,7 @@ Invariant: an enqueue that returned is as durable as its `sync` says, with or wi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from filewheel.disk.forks import AfterFork, reopen
 from filewheel.disk.hint import HintSender
 from filewheel.disk.threads import one_call
 from filewheel.env import Clock, Env, check_env
-from filewheel.errors import BadArgument, DiskError, KeyHeld, NoWheel, WheelExists, partly_done
+from filewheel.errors import BadArgument, DiskError, FilewheelError, KeyHeld, NoWheel, WheelExists, partly_done
 from filewheel.format import layout
 from filewheel.format.ids import Ids
 from filewheel.format.limits import bytes_of, check_headers, check_message, check_topic
@@ -227,6 +228,17 @@ class Wheel(ScheduleChanges):
         if self._after_fork == "reopen" and not self._closed and os.getpid() != self._pid:
             reopen(self, self._anew, self.path)
         super()._check()
+
+    @property
+    def _is_finished(self) -> bool:
+        """Whether each further write raises: it was closed, or a flush failed. For an owner that opens it anew."""
+        return self._closed or (self._journal is not None and self._journal.appender.broken is not None)
+
+    def _end_writing(self) -> None:
+        """Release the journal of a handle that is finished. Who has the handle can read on."""
+        with contextlib.suppress(FilewheelError):  # a caller has got it
+            if self._journal is not None:
+                self._journal.close()
 
     def flush(self) -> None:
         """Make everything enqueued through this handle durable, for any `sync`."""

@@ -10,7 +10,6 @@ batch is handed over is not written; every other one gets an id or an error.
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from functools import partial
 
 from filewheel.aio.thread import LoopThread, call_soon, fail, resolve
 from filewheel.changes import HINT_AHEAD_US
-from filewheel.errors import BadArgument, Closed
+from filewheel.errors import BadArgument, Closed, anew
 from filewheel.format.frame import portions
 from filewheel.format.limits import bytes_of, check_headers, check_topic
 from filewheel.format.record import pack_middle, pack_payload
@@ -166,17 +165,7 @@ def _note_copies(copies: int, group: Sequence[int], results: list[MessageId | Ba
 def _tell_all(exc: Exception, group: Sequence[int], results: list[MessageId | BaseException]) -> None:
     """Give each task its own copy of an error: a shared one would collect the tracebacks of all tasks."""
     for n in group:
-        results[n] = error_like(exc)
-
-
-def error_like(exc: BaseException) -> BaseException:
-    """Return a copy of an error, with its cause and without its traceback."""
-    try:
-        copied = copy.copy(exc)
-    except Exception:  # not every class can be copied
-        return exc
-    copied.__cause__ = exc.__cause__
-    return copied
+        results[n] = anew(exc)
 
 
 def commit(
@@ -190,7 +179,7 @@ def commit(
     try:
         results = wheel.put_all([put for _, put in batch])
     except BaseException as exc:  # any class, because tasks wait for it
-        results = [error_like(exc) for _ in batch]
+        results = [anew(exc) for _ in batch]
     call_soon(loop, written, batch, results)
 
 

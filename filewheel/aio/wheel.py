@@ -257,6 +257,11 @@ class AsyncWheel:
                         self._batcher.end()
                     await writer.finish(wheel.close)
 
+    @property
+    def _is_finished(self) -> bool:
+        """Whether each further write raises: it was closed, or a flush failed."""
+        return self._wheel is not None and self._wheel._is_finished
+
     def _open(self) -> tuple[BatchingWheel, LoopThread]:
         """Return the wheel and the thread that writes."""
         wheel, writer = self._wheel, self._writer

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from filewheel.checks import check_function, check_items, shown
 from filewheel.disk.quarantine import Damage
-from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError
+from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError, anew
 from filewheel.firing.batch import Batch
 from filewheel.firing.head import Head
 from filewheel.firing.housekeeper import Housekeeper
@@ -139,7 +139,7 @@ class Outcomes:
         if sync == "always":
             self._flush()
         if fenced is not None and len(allowed) < len(settlements):
-            raise fenced
+            raise anew(fenced)
         return moved_to
 
     def _flush(self) -> None:

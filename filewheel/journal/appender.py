@@ -20,7 +20,7 @@ from typing import Protocol
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.directory import Directory
 from filewheel.disk.threads import one_call, started
-from filewheel.errors import UNWRITTEN, Closed, FilewheelError, Poisoned, TooFewCopies, TooLarge, disk_error
+from filewheel.errors import UNWRITTEN, Closed, FilewheelError, Poisoned, TooFewCopies, TooLarge, anew, disk_error
 from filewheel.format import layout
 from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, body_of, seal
 from filewheel.format.ids import SEQ_END
@@ -80,7 +80,8 @@ class Appender:
         """The ticket of the last durable frame."""
         self._flushing = 0
         """The thread that flushes, without the lock."""
-        self._broken: FilewheelError | None = None
+        self.broken: FilewheelError | None = None
+        """Why this handle is finished: a flush failed."""
         self._unreported: FilewheelError | None = None
         """An error of the flushing thread that no caller has seen."""
         self._flusher: threading.Thread | None = None
@@ -138,11 +139,11 @@ class Appender:
             copies, ticket = self.copies, self.lender.writer.written
             unconfirmed = copies is not None and self._durable < ticket
             try:
-                if self._broken is None:  # mutant: close-unflushed
+                if self.broken is None:  # mutant: close-unflushed
                     self._flush_held()
             finally:
                 writer = self.lender.writer
-                if self._broken is None:
+                if self.broken is None:
                     writer.seal(self._durable)
                 writer.release()
                 self._closed = True
@@ -152,7 +153,7 @@ class Appender:
         if self._flusher is not None and self._flusher is not threading.current_thread():
             self._flusher.join(timeout=5)
         if self._unreported is not None:
-            raise self._unreported
+            raise anew(self._unreported)
         if copies is not None and unconfirmed:
             copies.confirm(ticket, durable=True)
 
@@ -173,9 +174,9 @@ class Appender:
     # -- segments ------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        if self._broken is not None:
+        if self.broken is not None:
             self._unreported = None
-            raise self._broken
+            raise anew(self.broken)
         if self._closed:
             raise Closed("the journal is closed", path=self._dir.path, hint="open the wheel again")
 
@@ -398,8 +399,8 @@ class Appender:
                 while True:
                     if self._durable >= ticket:
                         return
-                    if self._broken is not None:
-                        raise self._broken
+                    if self.broken is not None:
+                        raise anew(self.broken)
                     if not self._flushing:
                         break
                     self._changed.wait()
@@ -455,13 +456,15 @@ class Appender:
         """Finish this handle. No flush is repeated: after an error the kernel may drop the pages and report success."""
         writer = self.lender.writer  # mutant: pen-after-poison
         writer.free_to = 0
-        self._broken = Poisoned(  # mutant: flush-again
+        broken = Poisoned(
             f"a flush failed ({exc.strerror or exc}); unconfirmed messages may or may not be on disk",
             path=self._dir.path if writer.segment is None else writer.segment.place,
             hint="close this handle, look at the kernel log, open it again",
         )
+        broken.__cause__ = exc
+        self.broken = anew(broken)  # mutant: flush-again
         self._changed.notify_all()
-        raise self._broken from exc
+        raise broken
 
     def flush_later(self, interval_s: float) -> None:
         """Start the thread that flushes every `interval_s`, or change its interval."""
@@ -482,7 +485,7 @@ class Appender:
                 # mutant: flusher-sleeps-on
                 if not self._closed:  # `close` notifies once: after it, this would wait for the whole interval
                     self._changed.wait(self._interval_s)
-                if self._closed or self._broken is not None:
+                if self._closed or self.broken is not None:
                     return
             try:
                 self.flush()
@@ -491,5 +494,5 @@ class Appender:
             except TooFewCopies:
                 continue  # the frames are in this directory; the next enqueue raises  # mutant: flusher-ends
             except FilewheelError as exc:
-                self._unreported = exc
+                self._unreported = anew(exc)
                 return  # the next call or `close` raises it

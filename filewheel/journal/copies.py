@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from filewheel.disk.directory import Directory
-from filewheel.errors import UNWRITTEN, Fenced, FilewheelError, TooFewCopies
+from filewheel.errors import UNWRITTEN, Fenced, FilewheelError, TooFewCopies, anew
 from filewheel.journal.mirror import Mirror, reason
 from filewheel.message import US_PER_S
 from filewheel.roster.roster import Member, Roster, read_roster
@@ -109,7 +109,7 @@ class Copies:
     def _check_fence(self) -> None:
         for mirror in self._mirrors:
             if isinstance(mirror.error, Fenced):
-                raise mirror.error
+                raise anew(mirror.error)
 
     def _failed(self, mirror: Mirror) -> None:
         self._trouble = True

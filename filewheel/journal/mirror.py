@@ -21,7 +21,7 @@ from dataclasses import replace
 from filewheel.disk.directory import Directory, open_directory
 from filewheel.disk.threads import started
 from filewheel.env import SYSTEM_CLOCK, Env
-from filewheel.errors import UNWRITTEN, FilewheelError, Unsafe
+from filewheel.errors import UNWRITTEN, FilewheelError, Unsafe, anew
 from filewheel.format import layout
 from filewheel.journal.appender import Appender
 from filewheel.message import US_PER_S
@@ -148,7 +148,7 @@ class Mirror:
 
     def _give_up(self, exc: Exception) -> None:
         if self.error is None and not self.ended:
-            self.error = exc
+            self.error = anew(exc)
             self.live = False
             self._stopping = True
             self._failed(self)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 
 from filewheel.disk.threads import reentered
-from filewheel.errors import FilewheelError, KeyHeld, Locked
+from filewheel.errors import FilewheelError, KeyHeld, Locked, anew
 from filewheel.journal.journal import BATCH_BYTES, Journal
 from filewheel.keys.index import Keys
 from filewheel.keys.unique import Ask, put_all
@@ -83,7 +83,7 @@ class GroupCommit:
             self._leave(call)
             self._inside.discard(me)
         if call.error is not None:
-            raise call.error
+            raise anew(call.error)
         assert call.made is not None
         return call.made
 
@@ -108,14 +108,14 @@ class GroupCommit:
                 self._write_some(calls, journal, now_us)
             except Exception as exc:
                 if len(calls) == 1:
-                    calls[0].error = exc
+                    calls[0].error = anew(exc)  # without the frames of this thread
                     return
                 # A bad file of keys fails only the calls that need it.
                 for call in calls:
                     try:  # mutant: key-group-fails
                         self._write_some([call], journal, now_us)
                     except Exception as own:
-                        call.error = own
+                        call.error = anew(own)
         finally:
             for call in calls:
                 if not call.is_done:

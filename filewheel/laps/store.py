@@ -20,7 +20,7 @@ from typing import Protocol
 from filewheel.disk.checkpoint import Checkpoint, Found, Position, adopt, find_files
 from filewheel.disk.directory import Directory
 from filewheel.disk.quarantine import Damage, Quarantine
-from filewheel.errors import Damaged
+from filewheel.errors import Damaged, anew
 from filewheel.format import layout
 from filewheel.format.frame import Frame, Gap
 from filewheel.journal.journal import Journal
@@ -352,7 +352,7 @@ class Store:
         Raises Damaged when a journal is missing.
         """
         if gap.error is not None:
-            raise gap.error
+            raise anew(gap.error)
         if gap.reason == MISSING:
             if span.file is None:  # mutant: vanished-window
                 raise vanished(self.dir, self.quarantine, span)

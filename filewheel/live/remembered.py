@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from filewheel.env import Clock
+from filewheel.errors import anew
 from filewheel.message import US_PER_S
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ class Remembered(Generic[T]):
                 finally:
                     self._lock.release()
         if self._error is not None:
-            raise self._error.with_traceback(None)
+            raise anew(self._error)
         assert self._seen is not None
         return self._seen
 
@@ -87,7 +88,7 @@ class Remembered(Generic[T]):
             value = self._make()
             seen = Seen(value, at_us, self._clock.steady_us() - start_us)
         except Exception as exc:
-            error = exc
+            error = anew(exc)
         self._seen, self._error = seen, error
         self._made_us = self._clock.steady_us()
         self._took_us = self._made_us - start_us

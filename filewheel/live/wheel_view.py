@@ -19,7 +19,7 @@ from filewheel.checks import check_flag, check_path, check_whole
 from filewheel.disk.directory import Directory, open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
-from filewheel.errors import BadArgument, NoWheel, disk_errors
+from filewheel.errors import BadArgument, FilewheelError, NoWheel, disk_errors
 from filewheel.format import layout
 from filewheel.format.pauses import Pauses
 from filewheel.live.ahead import Ahead
@@ -143,12 +143,13 @@ class WheelView:
     def _open(self) -> _Opened:
         with self._lock, disk_errors(self._path):
             steady_us = self._env.clock.steady_us()
-            if self._opened is not None and steady_us - self._checked_us >= CHECK_S * US_PER_S:
-                if self._is_other():
+            if self._opened is not None:
+                is_due = steady_us - self._checked_us >= CHECK_S * US_PER_S
+                if self._opened.wheel._is_finished or (is_due and self._is_other()):
                     opened, self._opened = self._opened, None
-                    with contextlib.suppress(OSError):
+                    with contextlib.suppress(OSError, FilewheelError):
                         opened.close()
-                self._checked_us = steady_us
+                self._checked_us = steady_us if is_due else self._checked_us
             if self._opened is None:
                 self._opened = _Opened(self._path, self._env, force=self._force)
                 self._checked_us = steady_us

@@ -23,7 +23,7 @@ from filewheel.disk.disk import SYSTEM
 from filewheel.disk.flush import poisoned_by
 from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.env import Env
-from filewheel.errors import Damaged, FilewheelError, Poisoned, disk_error
+from filewheel.errors import Damaged, FilewheelError, Poisoned, anew, disk_error
 from filewheel.firing.head import Head
 from filewheel.firing.housekeeper import Housekeeper
 from filewheel.firing.ready import READY_BUDGET
@@ -104,7 +104,7 @@ class BackupKeeper:
             raise
 
     def _fail(self, exc: FilewheelError) -> None:
-        self._broken = exc
+        self._broken = anew(exc)
 
     def _read(self, frame: Frame) -> None:
         if self._take_in is not None:
@@ -211,7 +211,7 @@ class BackupKeeper:
         Raises DiskError, Poisoned.
         """
         if self._broken is not None:
-            raise self._broken
+            raise anew(self._broken)
         try:
             with self.store.lock:
                 self._head.refresh(self._clock.now_us())

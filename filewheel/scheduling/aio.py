@@ -25,7 +25,7 @@ from filewheel.aio.wheel import WAITING_MAX, AsyncWheel
 from filewheel.checks import AWAIT, check_done, check_function, check_number, check_whole, returned_by
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
-from filewheel.errors import BadArgument, Closed
+from filewheel.errors import BadArgument, Closed, FilewheelError
 from filewheel.format.ids import Ids
 from filewheel.format.settings import Sync
 from filewheel.message import MessageId
@@ -260,20 +260,26 @@ class AsyncScheduler(Sender[Soon], AsyncWaiting):
         return bool(await (await self._opened()).unschedule(name))
 
     async def _opened(self) -> AsyncWheel:
-        """Return the wheel to enqueue into; made and opened at the first use, and reopened in another loop."""
+        """Return the wheel to enqueue into, opened at the first use, in another loop, and after a failed flush."""
         home = self._home
         if home is None or home[0].is_closed() or home[1] != os.getpid():
             self._home, self._wheel = (asyncio.get_running_loop(), os.getpid()), None
             self._opening = asyncio.Lock()
-        if self._wheel is None:
-            async with self._opening:
-                if self._wheel is None:
-                    await self._aside(self.blocking._opener.prepare)
-                    wheel = self._prepare()
-                    await wheel.open()
-                    wheel.on_flush(self._telemetry.flushed)
-                    self._wheel = wheel
-        return self._wheel
+        if (wheel := self._wheel) is not None and not wheel._is_finished:
+            return wheel
+        async with self._opening:
+            old = self._wheel
+            if old is not None and not old._is_finished:
+                return old
+            await self._aside(self.blocking._opener.prepare)
+            wheel = self._prepare()
+            await wheel.open()
+            wheel.on_flush(self._telemetry.flushed)
+            self._wheel = wheel
+            if old is not None:
+                with contextlib.suppress(FilewheelError):  # a caller has got it
+                    await old.close()
+            return wheel
 
     async def _aside(self, function: Callable[[], T]) -> T:
         """Call a blocking function in a new thread. It runs to its end, also when the task is cancelled."""

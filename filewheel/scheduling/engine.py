@@ -22,7 +22,7 @@ from filewheel.disk.hint import UNHEARD_S, StandbySleep
 from filewheel.disk.paused import read_pauses
 from filewheel.disk.threads import started
 from filewheel.env import Clock, Env
-from filewheel.errors import Fenced, FilewheelError, Locked, disk_errors
+from filewheel.errors import Fenced, FilewheelError, Locked, anew, disk_errors
 from filewheel.firing.reserve import fires_again
 from filewheel.format.pauses import Pauses
 from filewheel.keeper import Keeper
@@ -190,7 +190,7 @@ class Engine:
     def check(self) -> None:
         """Raise Fenced when the thread has ended because another wheel fires."""
         if self._fenced is not None:
-            raise self._fenced
+            raise anew(self._fenced)
 
     def _live(self) -> None:
         pause_s = _PAUSE_S
@@ -267,7 +267,7 @@ class Engine:
         """Note that another wheel fires."""
         log.critical("this process does not fire: %s", exc)
         self.state = "fenced"
-        self._fenced = exc
+        self._fenced = anew(exc)
 
     def _open(self, *, wait: bool, background: bool = True) -> Keeper:
         limits = self._limits

@@ -169,13 +169,20 @@ class Scheduler(Definitions, Waiting):
 
     @property
     def wheel(self) -> Wheel:
-        """The wheel that this process enqueues into; the first use opens it, and makes a missing one."""
+        """The wheel that this process enqueues into; the first use opens it, and makes a missing one.
+
+        So does the next use after a flush has failed, which finishes a handle.
+        """
         with self._lock:
-            if self._wheel is None or self._wheel_pid != os.getpid():
-                self._wheel = self._opener.open()
-                self._wheel.on_flush = self._telemetry.flushed
-                self._wheel_pid = os.getpid()
-            return self._wheel
+            old = self._wheel if self._wheel_pid == os.getpid() else None
+            if old is not None and not old._is_finished:
+                return old
+            self._wheel = wheel = self._opener.open()
+            self._wheel_pid = os.getpid()
+            wheel.on_flush = self._telemetry.flushed
+            if old is not None:
+                old._end_writing()
+            return wheel
 
     # -- enqueue -----------------------------------------------------------------------------------------------
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from filewheel import Keeper, NoWheel, Scheduler, Wheel
+from filewheel import Keeper, NoWheel, Poisoned, Scheduler, Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.format import layout
@@ -19,7 +21,7 @@ from filewheel.metrics.metrics import Metrics
 from filewheel.metrics.published import publish
 from tests.cli_support import Fw
 from tests.conftest import assert_whole
-from tests.support import FakeClock, eventually, open_below
+from tests.support import FakeClock, FaultyDisk, eventually, open_below
 from tests.support_set import make_set
 
 
@@ -151,3 +153,21 @@ def test_what_runs_is_not_late_in_the_metrics_of_the_page_and_of_the_shell(wheel
         assert all_metrics.overdue(view).count == wheel.overdue().count == 0
         assert all_metrics.overdue(view).lag_us == wheel.overdue().lag_us == 0
         keeper.ack(batch)
+
+
+def test_after_a_flush_that_failed_the_page_acts_on_a_wheel_that_was_opened_anew(wheel_dir: Path) -> None:
+    broken: list[bool] = []
+
+    def fail(kind: str, name: str) -> None:
+        if broken and kind == "fdatasync" and "journal" in name:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+
+    with Wheel(wheel_dir) as wheel:
+        first, other = wheel.enqueue(b"", delay=60), wheel.enqueue(b"", delay=60)
+    with WheelView(wheel_dir, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail))) as view:
+        broken.append(True)
+        with pytest.raises(Poisoned):
+            view.wheel().cancel(first)
+        broken.clear()
+        assert view.wheel().cancel(other)
+        assert view.stats().value.pending == 0

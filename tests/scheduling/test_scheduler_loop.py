@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from pathlib import Path
 
@@ -190,3 +191,89 @@ def test_threads_and_coroutines_are_drained_in_due_order_in_the_calling_thread(l
         coroutine.enqueue(n)
     assert live.drain() == 4
     assert order == [(f"{kind} {n}", True) for n in range(2) for kind in ("plain", "coroutine")]
+
+
+def test_a_handler_that_stops_its_loop_ends_no_other_call_and_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = Scheduler(tmp_path / "w")
+    ended: list[str] = []
+
+    @scheduler.on()
+    async def sleeper() -> None:
+        await asyncio.sleep(0.2)
+        ended.append("sleeper")
+
+    @scheduler.on(timeout_s=0.2, retry=Retry(limit=0))
+    async def late() -> None:
+        await asyncio.sleep(600)
+
+    @scheduler.on()
+    async def stopper() -> None:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0)
+        ended.append("stopper")
+
+    for name in ("sleeper", "late", "stopper", "sleeper"):
+        scheduler.enqueue(name)
+    with scheduler:
+        eventually(lambda: not list(scheduler.list()))
+        assert sorted(ended) == ["sleeper", "sleeper", "stopper"]
+        assert [job.topic for job in scheduler.list(dead=True)] == ["late"]
+        scheduler.enqueue("sleeper")
+        eventually(lambda: len(ended) == 4)
+    assert caplog.text.count("a handler has stopped the event loop of all calls, which goes on") == 1
+
+
+def test_an_exit_in_a_task_that_a_handler_made_ends_no_other_call(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = Scheduler(tmp_path / "w")
+    ended: list[str] = []
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    @scheduler.on()
+    async def leaver() -> None:
+        asyncio.get_running_loop().call_soon(sys.exit, 3)
+        await asyncio.sleep(0.01)
+        task = asyncio.create_task(leave())
+        await asyncio.wait([task])
+        assert isinstance(task.exception(), SystemExit)
+        ended.append("leaver")
+
+    @scheduler.on()
+    async def sleeper() -> None:
+        await asyncio.sleep(0.2)
+        ended.append("sleeper")
+
+    scheduler.enqueue("sleeper")
+    scheduler.enqueue("leaver")
+    with scheduler:
+        eventually(lambda: sorted(ended) == ["leaver", "sleeper"])
+    assert caplog.text.count("a handler has stopped the event loop of all calls, which goes on") == 2
+
+
+def test_a_handler_that_stops_its_loop_in_a_drain_has_failed(tmp_path: Path) -> None:
+    scheduler = Scheduler(tmp_path / "w")
+    ended: list[str] = []
+
+    @scheduler.on(retry=Retry(limit=0))
+    async def stopper() -> None:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0.01)
+        ended.append("stopper")
+
+    @scheduler.on()
+    async def other() -> None:
+        await asyncio.sleep(0.05)
+        ended.append("other")
+
+    stopper.enqueue()
+    other.enqueue()
+    assert scheduler.drain() == 2
+    assert ended == ["other"]
+    (dead,) = scheduler.list(dead=True)
+    assert "Event loop stopped" in (dead.reason or "")
+    scheduler.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
@@ -10,7 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import BadArgument, Locked, Retry, Scheduler, WheelFull, current_job
+from filewheel import (
+    AsyncScheduler,
+    BadArgument,
+    Closed,
+    Locked,
+    MessageId,
+    Poisoned,
+    Retry,
+    Scheduler,
+    Wheel,
+    WheelFull,
+    current_job,
+)
 from filewheel.disk import locks
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
@@ -410,3 +423,91 @@ def test_claimed_messages_of_a_stage_that_is_left_are_offered_again(wheel_dir: P
     assert scheduler.drain() == 2
     assert called == [0, 1, 2]
     scheduler.stop()
+
+
+def test_after_a_flush_that_failed_a_scheduler_enqueues_and_fires_again_without_a_restart(
+    wheel_dir: Path, quick: None
+) -> None:
+    broken = Trouble("fdatasync", errno.EIO)
+    called: list[int] = []
+    scheduler = Scheduler(wheel_dir, env=SYSTEM.using(disk=broken.disk))
+
+    @scheduler.on("x")
+    def x(n: int) -> None:
+        called.append(n)
+
+    with scheduler:
+        assert scheduler.wait_until_keeper(60)
+        held = scheduler.wheel
+        x.enqueue(1)
+        eventually(lambda: 1 in called)
+        broken.on = True
+        with pytest.raises(Poisoned):
+            x.enqueue(2)
+        broken.on = False
+        x.enqueue(3)
+        eventually(lambda: 3 in called)
+        assert scheduler.cancel(x.after(60, 4))
+        with pytest.raises(Poisoned):
+            held.enqueue(b"")  # a handle that a program has is its own matter
+    assert called.count(1) == called.count(3) == 1
+
+
+def test_threads_that_enqueue_while_a_flush_fails_go_on_with_one_new_handle(wheel_dir: Path) -> None:
+    broken = Trouble("fdatasync", errno.EIO)
+    scheduler = Scheduler(wheel_dir, env=SYSTEM.using(disk=broken.disk))
+    sent: list[MessageId] = []
+    wrong: list[BaseException] = []
+    ready = threading.Barrier(5)
+
+    def send() -> None:
+        ready.wait()
+        for n in range(200):
+            try:
+                sent.append(scheduler.enqueue("x", [n], delay=60))
+            except (Poisoned, Closed):  # it may be written, and is not confirmed
+                pass
+            except BaseException as exc:
+                wrong.append(exc)
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    for _ in range(5):
+        before = len(sent)
+        eventually(lambda: len(sent) > before + 20 or not any(t.is_alive() for t in threads))  # noqa: B023
+        broken.on = True
+        eventually(lambda: broken.times or not any(t.is_alive() for t in threads))
+        broken.on, broken.times = False, 0
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    with Wheel(wheel_dir) as wheel:
+        assert set(sent) <= {message.id for message in wheel.list()}
+    scheduler.stop()
+
+
+def test_a_wheel_that_a_program_closed_is_opened_again_by_its_scheduler(scheduler: Scheduler) -> None:
+    with scheduler.wheel as wheel:
+        wheel.enqueue(b"", delay=60)
+    scheduler.enqueue("x", delay=60)
+    assert len(waiting(scheduler.wheel)) == 2
+
+
+def test_after_a_flush_that_failed_an_async_scheduler_enqueues_again(wheel_dir: Path) -> None:
+    broken = Trouble("fdatasync", errno.EIO)
+    scheduler = AsyncScheduler(wheel_dir, env=SYSTEM.using(disk=broken.disk))
+
+    async def main() -> None:
+        await scheduler.enqueue("x", delay=60)
+        broken.on = True
+        failed = await asyncio.gather(*(scheduler.enqueue("x", delay=60) for _ in range(3)), return_exceptions=True)
+        assert [type(exc) for exc in failed] == [Poisoned] * 3
+        broken.on = False
+        await asyncio.gather(*(scheduler.enqueue("x", [n], delay=60) for n in range(3)))
+        await scheduler.stop()
+
+    asyncio.run(main())
+    with Wheel(wheel_dir) as wheel:
+        assert sorted(job.args for job in wheel.list() if job.args) == [[0], [1], [2]]

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from filewheel.env import SYSTEM_CLOCK, Clock
-from filewheel.errors import BadArgument, ClusterError, FilewheelError, NoWheel
+from filewheel.errors import BadArgument, ClusterError, FilewheelError, NoWheel, anew
 from filewheel.kafka.node.clock_guard import ClockGuard
 from filewheel.kafka.node.fire import Rendering
 from filewheel.kafka.node.health import Health, health_of
@@ -333,7 +333,7 @@ class DelayService:
         if self._lock is not None:
             self._lock.close()
         if self._failure is not None:
-            raise self._failure
+            raise anew(self._failure)
 
     def stop(self) -> None:
         """Let `run` return once the partitions are given away. From any thread."""

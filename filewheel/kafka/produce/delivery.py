@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from filewheel.checks import check_done, check_function
-from filewheel.errors import FilewheelError
+from filewheel.errors import FilewheelError, anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,10 @@ class Delivery(Future[Delivered]):
 
     def result(self, timeout: float | None = None) -> Delivered:
         """Return the place of the record; wait for it at most `timeout` seconds. Raises TimeoutError, ClusterError."""
-        self.is_seen = True
-        return super().result(timeout)
+        error = self.exception(timeout)
+        if error is not None:
+            raise anew(error)
+        return super().result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the error of the send, or None; wait for it at most `timeout` seconds. Raises TimeoutError."""

@@ -14,7 +14,7 @@ from typing import Self
 
 from filewheel.checks import check_number
 from filewheel.env import SYSTEM_CLOCK, Clock
-from filewheel.errors import FilewheelError, NoBroker
+from filewheel.errors import FilewheelError, NoBroker, anew
 from filewheel.journal.columns import At, Delay
 from filewheel.kafka.client.sender import Sender
 from filewheel.kafka.produce.delivery import Delivered, Delivery, delivered
@@ -204,7 +204,7 @@ class DelayProducer:
             if len(unseen) > 1:
                 log.error("%d records were not sent; the first error: %s", len(unseen), error)
             assert error is not None
-            raise error
+            raise anew(error)
 
     def _close_sender(self) -> None:
         sender = self._handle.end()

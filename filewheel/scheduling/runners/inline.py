@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+from collections.abc import Coroutine
+from typing import Any
 
 from filewheel.env import Clock
 from filewheel.runs.run import Place
+from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.runners.loop import cancelled_itself, run_async
 from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, run
 
@@ -47,9 +50,21 @@ class Inline:
                 return asyncio.run_coroutine_threadsafe(running, self._callers).result()
             if self._own is None:
                 self._own = asyncio.Runner()
-            return self._own.run(running)
+            return self._stoppable(call, self._own, running)
         except (asyncio.CancelledError, concurrent.futures.CancelledError):  # Ctrl-C comes as KeyboardInterrupt
             return Outcome.failed(call, cancelled_itself())
+
+    @staticmethod
+    def _stoppable(call: Call, runner: asyncio.Runner, running: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Await a call, which fails if it stops the loop."""
+        try:
+            return runner.run(running)
+        except RuntimeError as exc:
+            if asyncio._get_running_loop() is not None:  # this is a call inside of another loop
+                raise
+            for task in asyncio.all_tasks(runner.get_loop()):
+                task.cancel()
+            return Outcome.failed(call, Failure.of(exc))
 
     def quiet(self) -> None:
         """Do nothing: no call is queued."""

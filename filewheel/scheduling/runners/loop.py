@@ -2,7 +2,8 @@
 
 A time-out cancels the task at the coroutine's next await. One wake-up of the loop hands over all calls that were
 started since the last wake-up.
-Invariant: a task that is cancelled because the runner stops has no outcome, so its message is offered again.
+Invariants: the runner's own loop runs until the runner stops, whatever a handler does to it. A task that is cancelled
+because the runner stops has no outcome, so its message is offered again.
 """
 
 from __future__ import annotations
@@ -120,6 +121,8 @@ class Loop:
         self._coming: deque[Call] = deque()
         self._is_woken = False
         self._stopping = False
+        self._ended = False
+        """The loop may stop now."""
         self._tasks: dict[asyncio.Task[None], Call] = {}
 
     def start(self, call: Call) -> None:
@@ -139,7 +142,14 @@ class Loop:
 
         def live() -> None:
             asyncio.set_event_loop(loop)
-            loop.run_forever()
+            while not self._ended:
+                try:
+                    loop.run_forever()
+                    why = None
+                except BaseException as exc:  # SystemExit of a task that a handler has made
+                    why = exc
+                if not self._ended:  # the other calls need it, and their time-outs
+                    log.error("a handler has stopped the event loop of all calls, which goes on", exc_info=why)
             loop.close()
 
         try:
@@ -213,10 +223,11 @@ class Loop:
         except TimeoutError:
             log.warning("a coroutine did not end when it was cancelled; its event loop is abandoned")
             if self._thread is not None:  # the loop stops when the coroutine ends
-                loop = self._loop
+                loop, self._ended = self._loop, True
                 ending.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
             return
         if self._thread is not None:
+            self._ended = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop = None
