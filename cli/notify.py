@@ -26,6 +26,7 @@ _WATCHDOG_PID = "WATCHDOG_PID"
 _PINGS = 4
 """How many signs of life the time of the watchdog has room for."""
 _LOOK_S = 0.5
+_SEND_S = 1.0
 _STATUS_CHARS_MAX = 200
 
 
@@ -59,6 +60,8 @@ class Service:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
+        if self._thread is not None:
+            self._thread.join(2 * _SEND_S)  # nothing is said of a service after its end
         self._send("STOPPING=1")
 
     # -- what the verb reports -----------------------------------------------------------------------------------
@@ -118,7 +121,7 @@ class Service:
             return
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
-                out.settimeout(1.0)
+                out.settimeout(_SEND_S)
                 out.sendto("\n".join(lines).encode(errors="replace"), self._address)
             self._failed = False
         except OSError as exc:

@@ -1,25 +1,29 @@
 """Runs the suite as `make test` does: all tests side by side, then alone those that failed.
 
 Some tests kill processes, unplug disks and wait for brokers, on machines that are busy with something else. A test that
-fails beside others and then passes alone, twice, is named in the output and does not fail the run. One that fails again
-does, and so do more than `AT_MOST` failures, an error of the collection, or anything else that ended the run. In a new
-checkout everything is compiled once first: each process of the run would compile all of it, for 13 seconds. Where no
-bytecode may be written beside the sources, it is kept in the virtual environment from run to run.
+fails beside others and then passes alone, twice, does not fail the run: it is named in the output, and in `AGAIN` from
+run to run. One that fails again does, and so do more than `AT_MOST` failures, an error of the collection, or anything
+else that ended the run. In a new checkout everything is compiled once first: each process of the run would compile all
+of it, for 13 seconds. Where no bytecode may be written beside the sources, it is kept in the virtual environment.
 Invariant: the exit code is 0 only if each test passed beside the others, or twice alone.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-AT_MOST = 12
+AT_MOST = 2
 """So many failed tests are run again; more are no accident."""
+AGAIN = Path("again.jsonl")
+"""Lists the tests that were run again, by any run of this checkout, and whether they passed."""
 
 ROUNDS = 2
 
@@ -73,9 +77,14 @@ def run(arguments: list[str]) -> int:
         return code
     print(f"\n{len(names)} failed beside the others; now alone, {ROUNDS} times:\n  " + "\n  ".join(names), flush=True)
     for _ in range(ROUNDS):
-        again = subprocess.run([sys.executable, "-m", "pytest", "-q", "-n", "0", *names])
-        if again.returncode:
-            return again.returncode
+        code = subprocess.run([sys.executable, "-m", "pytest", "-q", "-n", "0", *names]).returncode
+        if code:
+            break
+    with AGAIN.open("a") as file:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        file.writelines(json.dumps({"at": now, "test": name, "passed": not code}) + "\n" for name in names)
+    if code:
+        return code
     print("Passed alone, so they depend on the load of the machine. Mend them:\n  " + "\n  ".join(names), flush=True)
     return 0
 

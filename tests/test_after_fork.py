@@ -15,6 +15,7 @@ import pytest
 from filewheel import BadArgument, Closed, Forked, Keeper, NoWheel, Wheel
 from filewheel.disk.disk import SYSTEM, OsDisk
 from tests.conftest import assert_whole
+from tests.support import open_below
 from tests.test_forks import in_child, libc_fork, seen_by_all
 
 both = pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_whatever_the_child_calls_first_works(wheel_dir: Path, number: int) -> N
         plain = wheel.enqueue(b"plain", delay=60)
         wheel.enqueue(b"keyed", delay=60, key="k")
         assert wheel.get(key="k") is not None  # the finder has read, the files are open
-        fds = set(os.listdir("/proc/self/fd"))
+        opened = open_below(wheel_dir)
 
         def body() -> None:
             calls = calls_of(wheel, plain)
@@ -95,7 +96,7 @@ def test_whatever_the_child_calls_first_works(wheel_dir: Path, number: int) -> N
             wheel.close()
 
         assert in_child(os.fork, body) == 0
-        assert set(os.listdir("/proc/self/fd")) == fds
+        assert open_below(wheel_dir) == opened
         wheel.enqueue(b"parent", delay=60)
     assert b"parent" in payloads(wheel_dir)
     assert_whole(wheel_dir)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import gc
-import os
 import random
 import warnings
 from collections.abc import Callable, Coroutine
@@ -30,7 +29,7 @@ from filewheel import (
     WheelFull,
 )
 from filewheel.disk.disk import SYSTEM
-from tests.support import FaultyDisk, eventually, run
+from tests.support import FaultyDisk, eventually, open_below, run
 from tests.support_aio import Gate, LoopFactory, Watch, our_threads, run_in, turns
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -383,7 +382,7 @@ def test_no_call_touches_the_disk_in_the_thread_of_the_loop(tmp_path: Path, play
 
 def test_a_list_that_is_left_early_keeps_no_file_open(wheel_dir: Path, play: Run) -> None:
     def files() -> int:
-        return len(os.listdir("/proc/self/fd"))
+        return len(open_below(wheel_dir))
 
     async def main() -> None:
         async with AsyncWheel(wheel_dir) as wheel:

@@ -12,19 +12,7 @@ import pytest
 
 from filewheel import DiskError, Keeper, Wheel
 from tests.conftest import assert_whole
-
-
-def open_below(place: Path) -> list[str]:
-    """The files and directories below a place that this process has open."""
-    found = []
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{fd}")
-        except FileNotFoundError:
-            continue  # that of the listing itself
-        if target.startswith(str(place)):
-            found.append(target)
-    return found
+from tests.support import open_below
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="nothing tells which files are open")

@@ -31,7 +31,7 @@ from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import US_PER_S
 from filewheel.tools.repair import repair
 from tests.conftest import assert_whole
-from tests.support import FakeClock, ledger_of, run, timed
+from tests.support import FakeClock, ledger_of, open_below, run, timed
 
 CANCEL = "import sys; from filewheel import Wheel\nwith Wheel(sys.argv[1]) as w: print(bool(w.cancel(sys.argv[2])))"
 
@@ -330,10 +330,10 @@ def test_nothing_stays_open_between_two_looks(wheel_dir: Path, wheel: Wheel, fin
     deal(wheel_dir, clock)
     ids.append(wheel.enqueue(b"y", delay=60))
     finder.find(ids)
-    before = os.listdir("/proc/self/fd")
+    before = open_below(wheel_dir)
     finder.find(ids)
     finder.pending(ids[:1])
-    assert os.listdir("/proc/self/fd") == before
+    assert open_below(wheel_dir) == before
 
 
 @pytest.mark.parametrize("batch", [1, 3, 50])

@@ -16,7 +16,7 @@ from filewheel.disk.disk import SYSTEM
 from filewheel.format import layout
 from filewheel.keys.index import FILES_MAX, LISTED_EACH_MAX, MANY, Keys, LockedKeys
 from filewheel.message import KEY
-from tests.support import FakeClock, FaultyDisk, open_files
+from tests.support import FakeClock, FaultyDisk, open_below
 
 
 @pytest.fixture
@@ -66,21 +66,21 @@ def test_a_batch_with_a_key_that_is_held_enqueues_nothing_and_says_which_are(whe
     assert wheel.get(key="three") is None
 
 
-def test_a_batch_that_enqueues_nothing_leaves_no_file_open(wheel: Wheel) -> None:
+def test_a_batch_that_enqueues_nothing_leaves_no_file_open(wheel_dir: Path, wheel: Wheel) -> None:
     names = [f"k{n}" for n in range(MANY - 1)]  # more would take the lock of all, and leave no file open to write to
     wheel.enqueue_many([b"x"] * len(names), delay=60, keys=names)
-    before = open_files()
+    before = open_below(wheel_dir)
     with pytest.raises(KeyHeld):
         wheel.enqueue_many([b"y"] * len(names), delay=60, keys=names)
-    assert open_files() == before
+    assert open_below(wheel_dir) == before
 
 
-def test_a_key_whose_list_is_cut_short_leaves_no_file_open(wheel: Wheel) -> None:
+def test_a_key_whose_list_is_cut_short_leaves_no_file_open(wheel_dir: Path, wheel: Wheel) -> None:
     wheel.enqueue(b"x", key="k", delay=60)
-    before = open_files()
+    before = open_below(wheel_dir)
     for _ in range(2 * LISTED_EACH_MAX):
         wheel.enqueue(b"x", key="k", delay=60, on_conflict="replace", sync="never")
-    assert open_files() == before
+    assert open_below(wheel_dir) == before
 
 
 def test_where_files_are_scarce_a_batch_lets_go_of_those_it_has_open_and_goes_on(wheel_dir: Path) -> None:

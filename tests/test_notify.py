@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,26 @@ def test_without_a_watchdog_of_its_own_a_service_sends_no_signs_of_life(
         service.watch(lambda: 0.0, lambda: next(states, (True, "end")))
         manager.until("STATUS=end")
     assert "WATCHDOG=1" not in manager.lines
+
+
+def test_nothing_is_said_after_the_end_though_the_thread_was_about_to_say_it(manager: Manager) -> None:
+    looks = threading.Event()
+    service = Service(manager.env)
+
+    def status() -> tuple[bool, str]:
+        if threading.current_thread() is service._thread:
+            looks.set()
+            assert service._ended.wait(60)
+        return True, "late" if looks.is_set() else "firing"
+
+    with service:
+        service.watch(lambda: 0.0, status)
+        assert looks.wait(60)
+    assert service._thread is not None
+    assert not service._thread.is_alive()
+    manager.until("STOPPING=1")
+    told = [line for line in manager.lines if line != "WATCHDOG=1"]
+    assert told == ["READY=1", "STATUS=firing", "STATUS=late", "STOPPING=1"]
 
 
 @pytest.mark.parametrize("address", ["", "vsock:2:1234", "/nonexistent/socket"])

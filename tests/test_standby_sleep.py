@@ -14,7 +14,7 @@ from filewheel import AsyncKeeper, Keeper, Locked, Scheduler
 from filewheel.disk import hint as bell
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.hint import Alarm, StandbySleep
-from tests.support import open_files
+from tests.support import open_below
 
 NEVER_S = 3600.0
 KEEPER = """
@@ -51,7 +51,7 @@ def asleep(dozing: threading.Semaphore, monkeypatch: pytest.MonkeyPatch) -> thre
 def test_a_sleep_ends_when_the_keeper_closes_and_the_lock_is_free_then(
     wheel_dir: Path, asleep: threading.Semaphore
 ) -> None:
-    before = open_files()
+    before = open_below(wheel_dir)
     for _ in range(20):
         with Keeper(wheel_dir):
             thread = threading.Thread(target=StandbySleep(str(wheel_dir), SYSTEM).wait)
@@ -59,7 +59,7 @@ def test_a_sleep_ends_when_the_keeper_closes_and_the_lock_is_free_then(
             assert asleep.acquire(timeout=120)
         thread.join(60)
         assert not thread.is_alive()
-    assert open_files() == before
+    assert open_below(wheel_dir) == before
 
 
 def test_the_lock_is_free_before_a_standby_is_woken(wheel_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_the_lock_is_free_before_a_standby_is_woken(wheel_dir: Path, monkeypatch
 def test_a_sleep_that_was_called_off_ends_and_so_does_every_later_one(
     wheel_dir: Path, asleep: threading.Semaphore
 ) -> None:
-    before = open_files()
+    before = open_below(wheel_dir)
     with Keeper(wheel_dir):
         sleep = StandbySleep(str(wheel_dir), SYSTEM)
         thread = threading.Thread(target=sleep.wait)
@@ -84,7 +84,7 @@ def test_a_sleep_that_was_called_off_ends_and_so_does_every_later_one(
         assert not thread.is_alive()
         sleep.wait()
         sleep.end()
-    assert open_files() == before
+    assert open_below(wheel_dir) == before
 
 
 def test_a_scheduler_that_stands_by_stops_at_once(wheel_dir: Path, asleep: threading.Semaphore) -> None:
@@ -113,7 +113,7 @@ def test_a_scheduler_that_stands_by_takes_over_when_the_keeper_is_killed(
 def test_an_asyncio_standby_that_is_cancelled_or_closed_in_its_sleep_leaves_nothing(
     wheel_dir: Path, asleep: threading.Semaphore
 ) -> None:
-    threads, before = set(threading.enumerate()), open_files()
+    threads, before = set(threading.enumerate()), open_below(wheel_dir)
 
     async def main() -> None:
         standby = AsyncKeeper(wheel_dir)
@@ -130,11 +130,11 @@ def test_an_asyncio_standby_that_is_cancelled_or_closed_in_its_sleep_leaves_noth
             assert type(caught.value).__name__ == ("Closed" if ends else "CancelledError")
 
     with Keeper(wheel_dir, background=False):
-        opened = open_files()
+        opened = open_below(wheel_dir)
         asyncio.run(main())
         assert not set(threading.enumerate()) - threads
-        assert open_files() == opened
-    assert open_files() == before
+        assert open_below(wheel_dir) == opened
+    assert open_below(wheel_dir) == before
 
 
 def test_a_standby_notices_that_keeper_lock_was_removed_though_its_holder_stays(

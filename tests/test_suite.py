@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.suite import AT_MOST, compile_once, keep_bytecode
+from tests.suite import AGAIN, AT_MOST, compile_once, keep_bytecode
 
 ROOT = Path(__file__).parent.parent
 
@@ -51,10 +52,13 @@ def test_a_test_that_fails_once_is_named_and_does_not_fail_the_run(tmp_path: Pat
     assert done.returncode == 0, done.stdout + done.stderr
     assert "depend on the load" in done.stdout
     assert done.stdout.rstrip().endswith("test_it.py::test_one")
+    (line,) = (tmp_path / AGAIN).read_text().splitlines()
+    assert {k: v for k, v in json.loads(line).items() if k != "at"} == {"test": "test_it.py::test_one", "passed": True}
 
 
 def test_a_test_that_fails_again_alone_fails_the_run(tmp_path: Path) -> None:
     assert suite(tmp_path, FAILS_TWICE).returncode == 1
+    assert json.loads((tmp_path / AGAIN).read_text())["passed"] is False
 
 
 def test_a_test_that_always_fails_fails_the_run(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from filewheel import BadArgument, Job, Keeper, KeyHeld, Retry, Scheduler, TooLarge, Wheel, current_job
 from filewheel.message import ARGS, REASON, to_datetime
 from tests.scheduling.stage import counted, dead_letters, waiting
-from tests.support import START_US, FakeClock, open_files
+from tests.support import START_US, FakeClock, open_below
 
 NOW = to_datetime(START_US)
 
@@ -237,7 +237,7 @@ def test_what_a_dead_program_was_calling_is_offered_again_by_the_next(
 
 
 def test_importing_a_module_that_defines_a_scheduler_opens_nothing(tmp_path: Path) -> None:
-    before = open_files()
+    before = open_below(tmp_path)
     made = Scheduler(tmp_path / "none.wheel")
 
     @made.on("x", where="thread", retry=Retry(limit=1), timeout_s=3)
@@ -246,7 +246,7 @@ def test_importing_a_module_that_defines_a_scheduler_opens_nothing(tmp_path: Pat
     made.every(60)(handler)
     made.stop()
     assert os.listdir(tmp_path) == []
-    assert open_files() == before
+    assert open_below(tmp_path) == before
     assert repr(made) == f"<Scheduler {tmp_path}/none.wheel>"
 
 
