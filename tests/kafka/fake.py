@@ -135,6 +135,12 @@ class Cluster:
         """Let retention delete the records before an offset."""
         self.logs[self.topic, partition].first = first
 
+    def make_anew(self) -> None:
+        """Delete the delay topic, and make one of the same name: it has another id, and the first epoch again."""
+        self.topic_id += ", made anew"
+        for number in range(self.partitions):
+            self.logs[self.topic, number] = Log()
+
     # The group.
 
     def join(self, member: FakeSource) -> None:

@@ -35,7 +35,10 @@ class FakeLevels:
         self.logs: dict[Place, list[Record]] = {
             (level.topic("delays"), n): [] for level in self.levels for n in range(partitions)
         }
-        self.committed: dict[Place, int] = {}
+        self.ids = {topic: "one" for topic, _ in self.logs}
+        """The cluster's id of each topic."""
+        self.committed: dict[Place, tuple[int, str]] = {}
+        """Offsets, with the id of the topic that they are of."""
         self.members: list[FakeSource] = []
         self.owner: dict[Place, FakeSource] = {}
         self.out: list[Outgoing] = []
@@ -75,11 +78,27 @@ class FakeLevels:
 
     # The transport of a service.
 
-    def check(self) -> None:
-        """All topics are there."""
+    def check(self) -> Mapping[str, str]:
+        return dict(self.ids)
 
-    def source(self, listener: Listener) -> FakeSource:
-        return FakeSource(self, listener)
+    def ends(self, places: Sequence[Place]) -> Mapping[Place, int]:
+        return {place: len(self.logs[place]) for place in places}
+
+    def source(self, listener: Listener, ids: Mapping[str, str] | None = None) -> FakeSource:
+        return FakeSource(self, listener, ids or self.check())
+
+    def interrupt(self) -> None:
+        """Nothing waits."""
+
+    def make_anew(self, level: str, *values: bytes) -> None:
+        """Delete a topic, and make one of the same name with these records."""
+        topic = f"delays.{level}"
+        self.ids[topic] += " more"
+        for place in self.logs:
+            if place[0] == topic:
+                self.logs[place] = []
+        for value in values:
+            self.put(level, value)
 
     def sender(self) -> FakeLevels:
         return self
@@ -96,9 +115,10 @@ class FakeLevels:
 class FakeSource:
     """A member."""
 
-    def __init__(self, cluster: FakeLevels, listener: Listener) -> None:
+    def __init__(self, cluster: FakeLevels, listener: Listener, ids: Mapping[str, str]) -> None:
         self.cluster = cluster
         self.listener = listener
+        self.ids = ids
         self.coming: list[Place] = []
         self.leaving: list[Place] = []
         self.next: dict[Place, int] = {}
@@ -110,13 +130,19 @@ class FakeSource:
     def poll(self, limit: int, timeout_s: float) -> Polled:
         self._rebalanced()
         records: list[tuple[str, Record]] = []
+        ends: dict[Place, int] = {}
         for place, offset in self.next.items():
+            if offset > len(self.cluster.logs[place]):
+                self.gone.append(place)
+                offset = 0
             if place not in self.paused:
                 found = self.cluster.logs[place][offset : offset + limit - len(records)]
                 records += [(place[0], record) for record in found]
                 self.next[place] = offset + len(found)
+                if self.next[place] == len(self.cluster.logs[place]):
+                    ends[place] = self.next[place]
         gone, self.gone = self.gone, []
-        return Polled(records, gone)
+        return Polled(records, gone, ends)
 
     def _rebalanced(self) -> None:
         if self.leaving:
@@ -128,7 +154,8 @@ class FakeSource:
         if self.coming:
             places, self.coming = self.coming, []
             for place in places:
-                self.next[place] = self.cluster.committed.get(place, 0)
+                offset, id_ = self.cluster.committed.get(place, (0, ""))
+                self.next[place] = offset if id_ == self.ids[place[0]] else 0
             self.listener.assigned(places)
 
     def expelled(self) -> None:
@@ -146,7 +173,7 @@ class FakeSource:
 
     def commit(self, offsets: Mapping[Place, int], *, wait: bool) -> None:
         assert offsets.keys() <= self.next.keys(), "committed what another member owns"
-        self.cluster.committed.update(offsets)
+        self.cluster.committed.update({place: (offset, self.ids[place[0]]) for place, offset in offsets.items()})
 
     def close(self) -> None:
         self.listener.revoked(list(self.next))

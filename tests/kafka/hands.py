@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from filewheel.kafka.node.health import Problem
 from filewheel.kafka.node.rules import Rules
 from filewheel.kafka.node.service import Node
 from filewheel.kafka.node.settings import Settings
@@ -275,6 +276,13 @@ class Hands:
         self.clock.advance(seconds)
         self.node.housekeeping_step()
         self.run()
+
+    def watched(self, seconds: int) -> list[Problem]:
+        """Take turns and end units for so many seconds, with a look of the watchdog each second; return the last."""
+        for _ in range(seconds):
+            self.after(1)
+            self.node.watchdog.look()
+        return list(self.node.health().problems)
 
     def crash(self, *, position: int | None = None) -> None:
         """Kill the process: the group does not know yet, and its units may still arrive."""

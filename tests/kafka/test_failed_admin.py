@@ -114,14 +114,14 @@ def test_a_connection_that_ends_while_it_logs_in_is_a_broker_that_is_away(monkey
 
 
 def test_the_watch_of_the_log_goes_on_with_a_new_client(clients: list[Any], reader: LogReader) -> None:
-    watcher = LogWatcher(READING, Admin(CONFIG), "delay", reader.range_of)
-    assert watcher.ranges([0, 1]) == {1: (3, 7)}
-    assert watcher.ranges([0, 1]) == {0: (3, 7), 1: (3, 7)}
+    places = [("delay", 0), ("delay", 1)]
+    assert reader.ranges(places) == {("delay", 1): (3, 7)}
+    assert reader.ranges(places) == dict.fromkeys(places, (3, 7))
     assert len(clients) == 2
 
 
 def test_an_administrator_s_client_that_failed_is_replaced(clients: list[Any]) -> None:
-    watcher = LogWatcher(READING, Admin(CONFIG), "delay", lambda *_: (0, 0))
+    watcher = LogWatcher(READING, Admin(CONFIG), "delay")
     with pytest.raises(ClusterError, match="epoch"):
         watcher.retention_ms()
     assert watcher.retention_ms() == 9
@@ -131,7 +131,7 @@ def test_an_administrator_s_client_that_failed_is_replaced(clients: list[Any]) -
 def test_the_retention_is_asked_for_once_a_minute_and_of_the_controller_of_now(clients: list[Any]) -> None:
     clock = FakeClock(0)
     clients.append("the one with the old epoch")
-    watcher = LogWatcher(READING, Admin(CONFIG), "delay", lambda *_: (0, 0), clock)
+    watcher = LogWatcher(READING, Admin(CONFIG), "delay", clock)
     for _ in range(5):
         assert watcher.retention_ms() == 9
         clock.advance(15)
@@ -167,9 +167,8 @@ def test_an_end_that_the_brokers_do_not_say_in_time_is_an_error_also_of_many_par
     assert waits == [1, 2, 4, 3]
     assert kind.looked == ["delay"] * 3  # the leader may be another one by now
     waits.clear()
-    watcher = LogWatcher(READING, Admin(CONFIG), "delay", reader.range_of, clock)
     with pytest.raises(NoBroker):
-        watcher.ranges(range(50))
+        reader.ranges([("delay", partition) for partition in range(50)])
     assert sum(waits) == 10
     reader.interrupt()
     waits.clear()
@@ -178,7 +177,7 @@ def test_an_end_that_the_brokers_do_not_say_in_time_is_an_error_also_of_many_par
     assert waits == [1]
 
 
-def test_partitions_that_had_no_answer_do_not_keep_the_others_from_one() -> None:
+def test_partitions_that_had_no_answer_do_not_keep_the_others_from_one(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
     clock = FakeClock(0)
 
@@ -188,10 +187,11 @@ def test_partitions_that_had_no_answer_do_not_keep_the_others_from_one() -> None
             raise NoBroker("no answer", hint="call again")
         return 0, partition
 
-    watcher = LogWatcher(READING, Admin(CONFIG), "delay", range_of, clock)
+    reader = LogReader(READING, "delay.cursor", clock)
+    monkeypatch.setattr(reader, "range_of", range_of)
     for _ in range(5):
         try:
-            found = watcher.ranges(range(40))
+            found = reader.ranges([("delay", partition) for partition in range(40)])
         except NoBroker:
             continue
-    assert found == {partition: (0, partition) for partition in range(20, 40)}
+    assert found == {("delay", partition): (0, partition) for partition in range(20, 40)}

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from filewheel import BadArgument, NoBroker
+from filewheel.errors import WrongSource
 from filewheel.kafka import LevelService, level_service, make_level_topics
 from filewheel.kafka.client.level_client import ConfluentLevels
 from filewheel.kafka.levels import loop
@@ -144,7 +145,7 @@ def test_an_offset_is_committed_after_its_record_was_confirmed_and_not_before() 
     cluster.finish()
     member.run()
     member.after(COMMIT_S)
-    assert cluster.committed == {FIVE: 2}
+    assert cluster.committed == {FIVE: (2, "one")}
 
 
 def test_after_a_crash_the_next_member_forwards_what_was_not_committed_again() -> None:
@@ -195,7 +196,7 @@ def test_a_member_that_gives_a_partition_away_waits_for_its_unit_and_commits_it(
     answer.start()
     member.loop.close()
     answer.join()
-    assert cluster.committed == {FIVE: 1}
+    assert cluster.committed == {FIVE: (1, "one")}
     cluster.auto = True
     Member(cluster).run()
     assert cluster.values() == [b"a"]
@@ -230,13 +231,13 @@ def test_a_refused_record_holds_its_partition_only_and_goes_when_its_target_is_t
     assert cluster.values() == [b"behind", b"other"]  # one unit: what is behind in it has gone out
     status = {(s.topic, s.partition): s for s in member_status(member)}
     assert "no such topic" in status[FIVE].reason
-    assert caplog.text.count("waits: absent: no such topic") == 1
+    assert caplog.text.count("target absent: no such topic") == 1
     del cluster.refused["absent"]
     member.after(60)
     assert cluster.values("absent") == [b"a"]
     assert cluster.values() == [b"behind", b"other"]
     member.after(COMMIT_S)
-    assert cluster.committed[FIVE] == 2
+    assert cluster.committed[FIVE] == (2, "one")
 
 
 def test_the_metrics_and_the_health_of_levels_say_what_waits_is_late_and_stalls() -> None:
@@ -265,14 +266,66 @@ def test_the_metrics_and_the_health_of_levels_say_what_waits_is_late_and_stalls(
     assert (found["overdue_seconds/5s"], found["overdue_seconds/1m"]) == (2, 0)
     assert (found["partitions/5s"], found["partitions_stalled/5s"]) == (2, 1)
     (problem,) = service.health().problems
-    assert (problem.kind, problem.severity, problem.partition) == ("stalled", "warning", 0)
+    assert (problem.kind, problem.severity, problem.partition) == ("target", "warning", 0)
     assert "no such topic" in problem.reason
-    cluster.clock.advance(31)
-    assert [p.kind for p in service.health().problems] == ["stuck", "stalled"]
-    member.run()
     member.loop.lost([*member.loop.queues])
-    assert "stalled" not in [p.kind for p in service.health().problems]
+    assert service.health().problems == []
     assert {s.value for f in service.metrics() if f.name.endswith("forwarded_total") for s in f.samples} == {1, 0}
+
+
+def stuck_after(service: LevelService, member: Member, seconds: int, *, turns: bool = True) -> list[str]:
+    """Return what is stuck after so many seconds with turns, looks at the cluster and looks of the watchdog."""
+    for _ in range(seconds):
+        member.cluster.clock.advance(1)
+        if turns:
+            member.run()
+        service._look(dict.fromkeys(member.cluster.ids, "one"))
+        service.health()
+    return [p.reason for p in service.health().problems if p.kind == "stuck"]
+
+
+def test_a_level_that_makes_no_progress_with_work_is_not_served() -> None:
+    cluster = FakeLevels()
+    member, service = Member(cluster), service_of(cluster)
+    service._loop = member.loop
+    cluster.put("5s", b"a")
+    assert stuck_after(service, member, 40) == []
+    cluster.auto = False
+    cluster.put("5s", b"unconfirmed")
+    assert stuck_after(service, member, 33) == []
+    (reason,) = stuck_after(service, member, 3)
+    assert re.fullmatch(r"delays.5s \[0\] was not forwarded for 3\d s: records are due", reason)
+    assert not service.health().is_serving
+    cluster.finish()
+    member.run()
+    assert service.health().problems == []
+    member.source.next[MINUTE] = 1 << 30  # type: ignore[attr-defined]
+    member.source.paused.add(MINUTE)  # type: ignore[attr-defined]
+    cluster.put("1m", b"unread")
+    (reason,) = stuck_after(service, member, 32)
+    assert re.fullmatch(r"delays.1m \[0\] was not read for 3\d s: it was read up to offset 0, and ends at 1", reason)
+    assert stuck_after(service, member, 32, turns=False)[0].startswith("the loop made no turn for 3")
+
+
+def test_a_topic_of_a_level_that_is_made_anew_ends_the_service_and_the_next_one_begins_at_its_start() -> None:
+    cluster = FakeLevels(levels="5s")
+    member, service = Member(cluster), service_of(cluster)
+    service._loop = member.loop
+    for value in (b"a", b"b"):
+        cluster.put("5s", value)
+    member.run()
+    member.after(5)
+    member.after(COMMIT_S)
+    assert cluster.committed == {FIVE: (2, "one")}
+    cluster.make_anew("5s", b"c", b"d", b"e")  # longer than what was read
+    service._look({"delays.5s": "one"})
+    assert isinstance(service._failure, WrongSource)
+    assert service._stop.is_set()
+    member.loop.close()
+    again = Member(cluster)
+    again.run()
+    again.after(5)
+    assert cluster.values() == [b"a", b"b", b"c", b"d", b"e"]
 
 
 def member_status(member: Member) -> Any:
@@ -293,7 +346,7 @@ def test_a_record_that_its_target_never_takes_is_a_dead_letter(policy: str) -> N
     (dead,) = cluster.out
     assert (dead.topic, dead.value) == ("delays.dlt", b"a")
     assert dict(dead.headers)["filewheel-error"] == b"mails: too large"
-    assert cluster.committed == {FIVE: 1}
+    assert cluster.committed == {FIVE: (1, "one")}
 
 
 def test_a_long_queue_pauses_its_partition_and_memory_stays_bounded() -> None:

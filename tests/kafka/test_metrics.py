@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from filewheel import BadArgument
-from filewheel.errors import ClusterError, NoBroker, WheelFull
+from filewheel.errors import ClusterError, WheelFull
 from filewheel.kafka.node import listen
 from filewheel.kafka.node.health import Health, Problem
 from filewheel.kafka.node.listen import CLIENTS_MAX, Listener, address_of
@@ -132,27 +132,9 @@ def test_a_dead_target_stalls_the_partition_which_is_a_warning_with_the_reason()
     health = hands.node.health()
     assert health.is_serving
     (problem,) = health.problems
-    assert (problem.kind, problem.partition) == ("stalled", 0)
-    assert "no such topic" in problem.reason
+    assert (problem.kind, problem.partition) == ("target", 0)
+    assert problem.reason == "target target refuses records: no such topic"
     assert values(hands)["problems/warning"] == 1
-
-
-def test_a_unit_that_the_brokers_do_not_confirm_is_a_warning_until_they_do() -> None:
-    cluster = Cluster(partitions=1)
-    hands = a_node(cluster)
-    put(cluster, 1)
-    hands.settle_down()
-    hands.clock.advance(2)
-    hands.settle_down()
-    assert cluster.under_way
-    hands.clock.advance(9)
-    assert [p.kind for p in hands.node.health().problems] == []
-    hands.clock.advance(2)
-    (problem,) = hands.node.health().problems
-    assert (problem.kind, problem.severity, problem.partition) == ("unconfirmed", "warning", 0)
-    assert "for 11 s" in problem.reason
-    hands.run()
-    assert hands.node.health().problems == []
 
 
 @pytest.mark.parametrize("late_us", [[0], [-5, 0, 500, 501], [7_200_000_000, 3_600_000_000, 9], [1] * 50])
@@ -342,23 +324,24 @@ def test_a_cluster_that_does_not_answer_leaves_the_last_figures(tmp_path: Path) 
     assert values(hands)["log_start_offset/0"] == 1
 
 
-def test_an_offset_that_the_brokers_do_not_know_is_left_out() -> None:
+def test_an_offset_that_the_brokers_do_not_know_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("confluent_kafka")
-    from filewheel.kafka.client.admin import Admin
-    from filewheel.kafka.client.log_watcher import LogWatcher
+    from filewheel.kafka.client.reader import LogReader
 
     def range_of(topic: str, partition: int, limit_s: float) -> tuple[int, int]:
         if partition == 0:
             raise ClusterError("delay [0]: the brokers do not say where it ends", hint="call again")
         return 7, 7
 
-    assert LogWatcher({}, Admin({}), "delay", range_of).ranges([0, 1]) == {1: (7, 7)}
+    reader = LogReader({"group.id": "nobody", "log_level": 0}, "delay.cursor")
+    monkeypatch.setattr(reader, "range_of", range_of)
+    assert reader.ranges([("delay", 0), ("delay", 1)]) == {("delay", 1): (7, 7)}
 
 
 # -- health ---------------------------------------------------------------------------------------------------
 
 
-def test_a_partition_that_failed_or_has_no_room_or_waits_for_the_cluster_is_not_served() -> None:
+def test_a_partition_that_failed_or_has_no_room_is_not_served() -> None:
     cluster = Cluster(partitions=1)
     hands = a_node(cluster)
     owned = hands.node.owner.owned[0]
@@ -369,45 +352,6 @@ def test_a_partition_that_failed_or_has_no_room_or_waits_for_the_cluster_is_not_
     assert [p.kind for p in hands.node.health().problems] == ["failed"]
     assert values(hands)["partitions/failed"] == 1
     assert not hands.node.health().is_serving
-
-    down = Cluster(partitions=1)
-    down.is_down = True
-    waiting = a_node(down)
-    (problem,) = waiting.node.health().problems
-    assert (problem.kind, problem.severity, problem.partition) == ("waits_for_cluster", "failing", 0)
-
-
-@pytest.mark.parametrize("partitions", [1, 0])
-def test_a_node_without_an_answer_of_the_brokers_is_not_well_with_and_without_partitions(
-    partitions: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster = Cluster(partitions=1)
-    hands = a_node(cluster)
-    if not partitions:
-        hands.node.owner.revoked([0])
-    transport: Any = hands.node.watch._transport
-
-    def ranges(asked: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        raise NoBroker("localhost:9092: no answer", hint="check whether the brokers run")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(transport, "ranges", ranges)
-        for _ in range(40):
-            hands.after(1)
-        (problem,) = hands.node.health().problems
-        assert (problem.kind, problem.severity) == ("no_answer", "failing")
-        assert "localhost:9092: no answer" in problem.reason
-    for _ in range(20):
-        hands.after(1)
-    assert not hands.node.health().problems
-
-
-def test_a_thread_that_makes_no_turn_is_stuck() -> None:
-    hands = a_node(Cluster(partitions=1))
-    hands.clock.advance(31)
-    assert [p.kind for p in hands.node.health().problems] == ["stuck", "stuck"]
-    hands.after(0)
-    assert not hands.node.health().problems
 
 
 # -- by HTTP --------------------------------------------------------------------------------------------------
@@ -555,5 +499,5 @@ def test_the_page_names_each_kind_of_problem_with_its_severity() -> None:
     page = (REPO / "docs" / "kafka.md").read_text(encoding="utf-8")
     _, _, after = page.partition("| kind | severity | meaning |")
     named = set(re.findall(r"^\| `(\w+)` \| (failing|warning) \|", after, re.MULTILINE))
-    source = (REPO / "filewheel" / "kafka" / "node" / "health.py").read_text(encoding="utf-8")
-    assert named == set(re.findall(r'Problem\("(\w+)", "(\w+)"', source))
+    source = (REPO / "filewheel" / "kafka" / "node" / "units.py").read_text(encoding="utf-8")
+    assert named == {("stuck", "failing"), *re.findall(r'Problem\("(\w+)", "(\w+)"', source)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -90,24 +89,47 @@ def test_a_missing_topic_is_waited_for_where_that_was_asked_for(tmp_path: Path) 
     assert (cluster.values("typo"), cluster.values()) == ([b"lost"], [b"behind"])
 
 
-def test_a_partition_that_holds_its_records_says_so_once_and_when_it_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("policy", "refusal", "fate"),
+    [
+        (Policy("delay"), Refusal("not authorized"), "it is tried again"),
+        (Policy("delay"), Refusal("no such topic", is_missing=True), "it goes to delay"),
+        (Policy("delay", on_target_error="dead-letter"), Refusal("not authorized"), "it goes to delay.dlt"),
+    ],
+    ids=["retry", "put back", "dead letter"],
+)
+def test_a_target_that_refuses_is_named_once_in_the_log_and_in_the_health_until_it_takes_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, policy: Policy, refusal: Refusal, fate: str
 ) -> None:
+    cluster = Cluster(partitions=1)
+    cluster.refused["closed"] = refusal
+    put(cluster, b"one", target="closed")
+    put(cluster, b"two", target="closed", after_ms=5000)
+    first = node(cluster, tmp_path, policy)
+    for _ in range(5):
+        first.after(10)
+        problems = first.node.health().problems
+        assert [(p.kind, p.severity, p.partition) for p in problems] == [("target", "warning", 0)]
+        assert problems[0].reason == f"target closed refuses records: {refusal.reason}"
+    said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("target")]
+    assert said == [f"target closed refuses a record: {refusal.reason}; {fate}"]
+    del cluster.refused["closed"]
+    cluster.logs["closed", 0] = Log()
+    put(cluster, b"three", target="closed", after_ms=50_000)
+    first.after(20)
+    assert b"three" in cluster.values("closed")
+    assert first.node.health().problems == []
+
+
+def test_a_target_that_nobody_writes_to_any_more_is_forgotten(tmp_path: Path) -> None:
     cluster = Cluster(partitions=1)
     cluster.refused["closed"] = Refusal("not authorized")
     put(cluster, b"one", target="closed")
-    first = node(cluster, tmp_path, Policy("delay"))
-    with caplog.at_level(logging.INFO, "filewheel.kafka"):
-        for _ in range(5):
-            first.after(10)
-        cluster.logs["closed", 0] = Log()
-        del cluster.refused["closed"]
-        first.after(20)
-    said = [r.getMessage() for r in caplog.records if "holds" in r.getMessage() or "goes on" in r.getMessage()]
-    assert said == [
-        "partition 0 holds its due records: closed: not authorized; trying again",
-        "partition 0 goes on",
-    ]
+    first = node(cluster, tmp_path, Policy("delay", on_target_error="dead-letter"))
+    first.after(1)
+    assert [p.kind for p in first.node.health().problems] == ["target"]
+    first.watched(61)
+    assert first.node.health().problems == []
 
 
 def test_the_client_tells_a_missing_topic_from_one_that_may_not_be_written() -> None:

@@ -106,7 +106,6 @@ def test_all_questions_of_a_transport_go_through_one_client() -> None:
         transport.check()
     assert transport._admin._made is made
     assert transport._log_watcher()._admin is transport._admin
-    assert transport._log_watcher()._range_of == transport._log_reader().range_of
     transport.close()
 
 
@@ -217,8 +216,7 @@ def test_a_standby_follows_partitions_that_are_added() -> None:
     first.node.source.coming.append(1)  # type: ignore[attr-defined]
     first.run()
     assert sorted(first.node.owner.owned) == [0, 1]
-    second.after(61)
-    second.run()
+    second.watched(20)
     assert second.node.standby is not None
     assert sorted(second.node.standby.positions()) == [0, 1]
 
@@ -233,7 +231,7 @@ def test_added_partitions_without_a_place_for_their_markers_are_reported_with_th
     def lacking() -> Topics:
         raise MissingTopic("delay.cursor has 1 partitions, and delay has 2", hint="`filewheel kafka init` adds them")
 
-    monkeypatch.setattr(node.node._transport, "check", lacking)
+    monkeypatch.setattr(node.node.watch._transport, "check", lacking)
     for _ in range(3):
         node.after(61)
     (line,) = [r.getMessage() for r in caplog.records if "delay has 2" in r.getMessage()]

@@ -50,7 +50,7 @@ def test_an_owner_leaves_a_note_of_what_waits_beside_the_committed_offset() -> N
     assert node.node.source.committed[0] == 2  # type: ignore[attr-defined]
 
 
-def test_a_partition_that_holds_its_records_says_so_and_how_late_they_are() -> None:
+def test_a_partition_whose_target_refuses_says_so_and_how_late_the_record_is() -> None:
     cluster = Cluster()
     cluster.refused["target"] = Refusal("no such topic")
     put(cluster, b"due", after_ms=1000)
@@ -58,7 +58,7 @@ def test_a_partition_that_holds_its_records_says_so_and_how_late_they_are() -> N
     node.run()
     node.after(1)
     note = notes_of(node)[0]
-    assert note.problem.startswith("stalled: ")
+    assert note.problem == "target: target target refuses records: no such topic"
     assert note.late_ms >= 5000
 
 

@@ -10,7 +10,7 @@ Invariant: no question waits longer than LIMIT_S, and none after `interrupt`; on
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from typing import Any
 
@@ -50,6 +50,14 @@ class Admin:
     def topics(self, what: str, timeout_s: float = ANSWER_S) -> Any:
         """Return the brokers and all topics. Raises ClusterError."""
         return metadata_of(self._admin(), what, timeout_s)
+
+    def topic_ids(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the cluster's id of each topic: another one when it is deleted and made again. Raises ClusterError."""
+        asked = self.ask(
+            ", ".join(names),
+            lambda admin: admin.describe_topics(self._client.TopicCollection(list(names)), request_timeout=ANSWER_S),
+        )
+        return {name: str(self.answer(name, asked[name]).topic_id) for name in names}
 
     def ask(self, what: str, ask: Callable[[Any], Mapping[Any, Any]]) -> Mapping[Any, Any]:
         """Begin a question; return its answers to come, for `answer`. Raises ClusterError."""

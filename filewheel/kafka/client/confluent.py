@@ -89,7 +89,7 @@ class ConfluentTransport:
             )
         if found.cluster_id is None:
             raise ClusterError(f"{self._address}: the brokers do not say which cluster they are", hint="call again")
-        return Topics(found.cluster_id, self._topic_id(), partitions)
+        return Topics(found.cluster_id, self._admin.topic_ids([self.topic])[self.topic], partitions)
 
     def _listed(self) -> Any:
         """Return all topics. A broker may not know one yet that was made a moment ago: then it is asked again."""
@@ -100,11 +100,6 @@ class ConfluentTransport:
                 break
             threading.Event().wait(wait_s)
         return found
-
-    def _topic_id(self) -> str:
-        names = self._client.TopicCollection([self.topic])
-        asked = self._admin.ask(self.topic, lambda admin: admin.describe_topics(names, request_timeout=ANSWER_S))
-        return str(self._admin.answer(self.topic, asked[self.topic]).topic_id)
 
     def source(self, listener: Listener) -> GroupSource:
         """Join the group."""
@@ -147,7 +142,8 @@ class ConfluentTransport:
 
     def ranges(self, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """Return what `range_of` does for many partitions. Raises ClusterError."""
-        return self._log_watcher().ranges(partitions)
+        found = self._log_reader().ranges([(self.topic, partition) for partition in partitions])
+        return {partition: ends for (_, partition), ends in found.items()}
 
     def retention_ms(self) -> int | None:
         """Return how long the delay topic keeps a record; None: for ever, or this user may not ask."""
@@ -207,10 +203,9 @@ class ConfluentTransport:
             return self._reader
 
     def _log_watcher(self) -> LogWatcher:
-        range_of = self._log_reader().range_of
         with self._lock:
             if self._watcher is None:
-                self._watcher = LogWatcher(self._reading("watch"), self._admin, self.topic, range_of)
+                self._watcher = LogWatcher(self._reading("watch"), self._admin, self.topic)
             return self._watcher
 
     def _reading(self, purpose: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from filewheel.errors import MissingTopic
 from filewheel.kafka.client.admin import Admin
 from filewheel.kafka.client.group import READING, SERIOUS, membership, record_of
+from filewheel.kafka.client.reader import LogReader
 from filewheel.kafka.client.shared_sink import Sending, SharedProducer
 from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
 from filewheel.kafka.levels.seam import Listener, Place, Polled
@@ -49,11 +50,12 @@ class ConfluentLevels:
         self._dead_letter_topic = dead_letter_topic
         self._group = group
         self._init = init
+        self._reader: LogReader | None = None
         self.answer_s = ANSWER_S
         """How long `check` waits for a broker."""
 
-    def check(self) -> None:
-        """Raise NoBroker, MissingTopic or NotAllowed unless all topics are there."""
+    def check(self) -> dict[str, str]:
+        """Return the cluster's id of each level's topic. Raises NoBroker, MissingTopic, NotAllowed."""
         needed = [*self._topics, self._dead_letter_topic]
         for wait_s in (*NEW_TOPIC_S, 0.0):
             found = self._admin.topics(str(self._config.get("bootstrap.servers", "")), self.answer_s).topics
@@ -66,16 +68,28 @@ class ConfluentLevels:
         for name in needed:
             if found[name].error is not None:
                 raise cluster_error(found[name].error, name)
+        return self._admin.topic_ids(self._topics)
 
-    def source(self, listener: Listener) -> LevelSource:
-        """Join the group."""
+    def ends(self, places: Sequence[Place]) -> dict[Place, int]:
+        """Return where the logs of these partitions end, of those that are known. Raises ClusterError if none is."""
+        if self._reader is None:
+            self._reader = LogReader({**self._config, "group.id": f"{self._group}.reader"}, "")
+        return {place: end for place, (_, end) in self._reader.ranges(places).items()}
+
+    def interrupt(self) -> None:
+        """Let questions to the brokers end without an answer."""
+        self._admin.interrupt()
+        if self._reader is not None:
+            self._reader.interrupt()
+
+    def source(self, listener: Listener, ids: Mapping[str, str]) -> LevelSource:
+        """Join the group. `ids`: the cluster's id of each topic."""
         config = {
             **READING,
             **membership(self._config, self._group, SESSION_S),
-            "enable.partition.eof": False,
             "queued.max.messages.kbytes": 4096,
         }
-        return LevelSource(config, self._topics, listener)
+        return LevelSource(config, ids, listener)
 
     def sender(self) -> LevelSender:
         """Return the way out."""
@@ -97,14 +111,15 @@ class ConfluentLevels:
 class LevelSource:
     """A member of the group of all levels."""
 
-    def __init__(self, config: dict[str, Any], topics: Sequence[str], listener: Listener) -> None:
+    def __init__(self, config: dict[str, Any], ids: Mapping[str, str], listener: Listener) -> None:
         self._client = client()
         self._listener = listener
+        self._ids = ids
         self._own: set[Place] = set()
         self._errors: list[str] = []
         self._gone: list[Place] = []
         self._consumer = made(self._client.Consumer, config)
-        self._consumer.subscribe(list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+        self._consumer.subscribe(list(ids), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
     def poll(self, limit: int, timeout_s: float) -> Polled:
         """Return up to `limit` records. Raises ClusterError."""
@@ -113,11 +128,14 @@ class LevelSource:
         except (self._client.KafkaException, SystemError) as exc:
             raise cluster_error(error_of(exc), "the topics of the levels") from exc
         records: list[tuple[str, Record]] = []
+        ends: dict[Place, int] = {}
         for message in messages:
             error = message.error()
             if error is None:
                 if (message.topic(), message.partition()) in self._own:
                     records.append((str(message.topic()), record_of(message)))
+            elif error.name() == "_PARTITION_EOF":
+                ends[str(message.topic()), message.partition() or 0] = message.offset() or 0
             elif error.name() in _GONE:
                 self._over_gap((str(message.topic()), message.partition() or 0))
             elif error.fatal() or error.name() in SERIOUS:
@@ -126,7 +144,7 @@ class LevelSource:
                 self._errors.append(f"{message.topic() or 'the client'}: {error.str()}")
         errors, self._errors = self._errors, []
         gone, self._gone = self._gone, []
-        return Polled(records, gone, errors)
+        return Polled(records, gone, ends, errors)
 
     def pause(self, place: Place) -> None:
         """Fetch nothing of this partition; what was fetched already may still come."""
@@ -140,7 +158,8 @@ class LevelSource:
 
     def commit(self, offsets: Mapping[Place, int], *, wait: bool) -> None:
         """Tell the group from which offsets the next owner reads."""
-        positions = [self._client.TopicPartition(*place, offset) for place, offset in offsets.items()]
+        # With the id of its topic: an offset of one that was deleted says nothing of the next with that name.
+        positions = [self._client.TopicPartition(*p, offset, self._ids[p[0]]) for p, offset in offsets.items()]
         try:
             self._consumer.commit(offsets=positions, asynchronous=not wait)
         except self._client.KafkaException as exc:
@@ -167,7 +186,7 @@ class LevelSource:
             self._errors.append(f"the committed offsets are not known: {error_of(exc).str()}")
             return partitions
         for where in found:
-            if where.offset < 0:
+            if where.offset < 0 or (where.metadata or self._ids[where.topic]) != self._ids[where.topic]:
                 where.offset = self._client.OFFSET_BEGINNING
         return found
 

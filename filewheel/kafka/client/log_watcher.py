@@ -1,18 +1,18 @@
-"""Asks how far the logs of the delay topic reach, how long they are kept, and when a record was written.
+"""Asks how long the logs of the delay topic are kept, and for the record at an offset.
 
 Owns a consumer that is made at the first question. One thread asks at a time.
-Invariant: an offset that the brokers do not know now is left out, never reported as 0.
+Invariant: what the brokers do not know now is None, never 0.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from filewheel.bridges.extra import need
 from filewheel.env import SYSTEM_CLOCK, Clock
-from filewheel.errors import ClusterError, NoBroker, NotAllowed
+from filewheel.errors import NoBroker, NotAllowed
 from filewheel.kafka.client.admin import ANSWER_S, Admin
 from filewheel.kafka.client.group import READING, last_read
 from filewheel.kafka.client.trouble import client, cluster_error, error_of, log, made
@@ -22,8 +22,6 @@ from filewheel.message import US_PER_S
 RECORD_S = 5.0
 """How long a record may take to come."""
 POLL_S = 0.1
-RANGE_S = 2.0
-"""How long the ends of one log may take, of many."""
 RETENTION_S = 60.0
 _ONE_RECORD = {
     "queued.max.messages.kbytes": 1024,
@@ -43,7 +41,6 @@ class LogWatcher:
         config: Mapping[str, Any],
         admin: Admin,
         topic: str,
-        range_of: Callable[[str, int, float], tuple[int, int]],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._client = client()
@@ -51,36 +48,12 @@ class LogWatcher:
         self._reading = {**READING, **config, "auto.offset.reset": "earliest", **_ONE_RECORD}
         self._admin = admin
         self._topic = topic
-        self._range_of = range_of
         self._clock = clock
-        self._silent_partitions: set[int] = set()
-        """Those that had no answer at the last look. They are asked for after the others."""
         self._lock = threading.Lock()
         self._consumer: Any = None
         self._may_ask = True
         self._retention_ms: int | None = None
         self._known_until_us = 0
-
-    def ranges(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Return the first offset and the one after the last, of each partition that is known.
-
-        Waits up to ANSWER_S for all of them together, and RANGE_S for one. Raises ClusterError if none is known.
-        """
-        found: dict[int, tuple[int, int]] = {}
-        failed: ClusterError | None = None
-        end_us = self._clock.steady_us() + round(ANSWER_S * US_PER_S)
-        for partition in sorted(partitions, key=self._silent_partitions.__contains__):
-            if self._clock.steady_us() >= end_us:
-                break
-            try:
-                found[partition] = self._range_of(self._topic, partition, RANGE_S)
-                self._silent_partitions.discard(partition)
-            except ClusterError as exc:
-                failed = exc
-                self._silent_partitions.add(partition)
-        if failed is not None and not found:
-            raise failed
-        return found
 
     def retention_ms(self) -> int | None:
         """Return how long the topic keeps a record; None: for ever, or this user may not ask. Raises ClusterError.

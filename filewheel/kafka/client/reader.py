@@ -11,7 +11,7 @@ leader for good (FENCED_LEADER_EPOCH, seen after a broker was killed), so anothe
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from filewheel.env import SYSTEM_CLOCK, Clock
@@ -24,6 +24,8 @@ from filewheel.message import US_PER_S
 BACK = 64
 """How many offsets before the barrier the search begins; each next one reaches back 16 times as far."""
 READ_S = 30.0
+RANGE_S = 2.0
+"""How long the ends of one log may take, of many."""
 SLICE_S = 1.0
 """How long the first try of a question waits, and each next one twice as long: an interruption is seen in between."""
 
@@ -39,6 +41,8 @@ class LogReader:
         self._clock = clock
         self._lock = threading.Lock()
         self._is_interrupted = threading.Event()
+        self._silent: set[tuple[str, int]] = set()
+        """Partitions that had no answer when `ranges` asked last. They are asked for after the others."""
 
     def interrupt(self) -> None:
         """Let questions about ends of logs end with NoBroker within some seconds. From any thread."""
@@ -83,6 +87,27 @@ class LogReader:
         if min(first, end) < 0:  # -1001 without an error: the answer says nothing  # mutant: kafka-unknown-end-believed
             raise ClusterError(f"{what}: the brokers do not say where it ends", hint="call again")
         return first, end
+
+    def ranges(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return what `range_of` does for each of these that is known. One thread asks at a time.
+
+        Waits up to ANSWER_S for all of them together, and RANGE_S for one. Raises ClusterError if none is known.
+        """
+        found: dict[tuple[str, int], tuple[int, int]] = {}
+        failed: ClusterError | None = None
+        end_us = self._clock.steady_us() + round(ANSWER_S * US_PER_S)
+        for place in sorted(places, key=self._silent.__contains__):
+            if self._clock.steady_us() >= end_us:
+                break
+            try:
+                found[place] = self.range_of(*place, RANGE_S)
+                self._silent.discard(place)
+            except ClusterError as exc:
+                failed = exc
+                self._silent.add(place)
+        if failed is not None and not found:
+            raise failed
+        return found
 
     def _find_leader(self, consumer: Any, topic: str, timeout_s: float) -> None:
         """Let the client ask who leads: by itself it waits for the leader that it knows. Raises ClusterError."""

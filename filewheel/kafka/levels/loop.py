@@ -54,11 +54,11 @@ class LevelLoop:
         """How often records were deleted before they were read, by topic."""
         self.forwarded = dict.fromkeys(levels, 0)
         """Records that were confirmed, by topic: of partitions that went away, too."""
-        self.turned_us = clock.steady_us()
-        """When the last turn began."""
+        self.turns = 0
+        self._said: set[str] = set()
+        """Refusals of targets that the log has."""
         self._committed: dict[Place, int] = {}
         self._commit_us = clock.steady_us()
-        self._said: dict[Place, str] = {}
         self._source = source(self)
 
     # The listener.
@@ -83,7 +83,6 @@ class LevelLoop:
             if self.queues.pop(place, None) is not None:
                 log.info("%s [%d]: this node forwards it no more", *place)
             self._committed.pop(place, None)
-            self._said.pop(place, None)
 
     # The turns.
 
@@ -92,11 +91,14 @@ class LevelLoop:
         polled = self._source.poll(POLL, min(timeout_s, self._until_next_s()))
         for error in polled.errors:
             log.warning("%s", error)
-        self.turned_us = self._clock.steady_us()
+        self.turns += 1
         for place in polled.gone:
             self.gaps[place[0]] += 1
             log.error("%s [%d]: its log was deleted before it was forwarded; a longer retention keeps it", *place)
         self._add(polled.records)
+        for place, end in polled.ends.items():
+            if place in self.queues:
+                self.queues[place].read_to = end
         did = self._take_outcomes() or bool(polled.records)
         did = self._send() or did
         self._balance()
@@ -136,22 +138,14 @@ class LevelLoop:
                 return did
             did = True
             self._end(one, outcome)
-            self._say(one)
 
     def _end(self, one: LevelQueue, outcome: Outcome) -> None:
         before = one.forwarded
         one.ended(outcome, self._clock.now_us(), self._clock.steady_us())
         self.forwarded[one.topic] += one.forwarded - before
-
-    def _say(self, one: LevelQueue) -> None:
-        """Log why a partition stands, and that it goes on; once each."""
-        for place, known in self.queues.items():
-            if known is one and self._said.get(place, "") != one.reason:
-                if one.reason:
-                    log.warning("%s [%d] waits: %s", *place, one.reason)
-                else:
-                    log.info("%s [%d] goes on", *place)
-                self._said[place] = one.reason
+        if outcome.refused and one.reason not in self._said:
+            self._said.add(one.reason)
+            log.warning("target %s", one.reason)
 
     def _balance(self) -> None:
         for place, one in self.queues.items():

@@ -1,4 +1,4 @@
-"""The metrics and the health of the levels, read from the loop at each request and from another thread.
+"""The metrics of the levels, read from the loop at each request and from another thread.
 
 Invariant: each family stands in the table (node/meters.py), and reading changes nothing.
 """
@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 
 from filewheel.kafka.levels.loop import LevelLoop
 from filewheel.kafka.levels.queue import LevelQueue, Stage
-from filewheel.kafka.node.health import SILENT_S, Health, Problem
 from filewheel.kafka.node.meters import LEVEL_METERS
 from filewheel.message import US_PER_S
 from filewheel.metrics.prometheus import Family, Sample
@@ -39,15 +38,3 @@ def families_of(loop: LevelLoop, names: Mapping[str, str], now_us: int) -> list[
         ]
         families.append(Family(meter.full_name, meter.kind.value, meter.help, samples))
     return families
-
-
-def health_of(loop: LevelLoop, steady_us: int) -> Health:
-    """Return what is wrong with a loop."""
-    problems = []
-    silent_s = (steady_us - loop.turned_us) / US_PER_S
-    if silent_s > SILENT_S:
-        problems.append(Problem("stuck", "failing", f"the loop made no turn for {silent_s:.0f} s"))
-    for place, one in sorted(loop.queues.items()):
-        if one.stage is Stage.BACKING_OFF:
-            problems.append(Problem("stalled", "warning", f"{place[0]}: {one.reason}", place[1]))
-    return Health(problems)

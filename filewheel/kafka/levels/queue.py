@@ -48,6 +48,8 @@ class LevelQueue:
         self.stage = Stage.IDLE
         self.done: int | None = None
         """The next offset to forward; None until something was."""
+        self.read_to = 0
+        """The offset after all that was read."""
         self.is_paused = False
         self.forwarded = 0
         self.late_us = 0
@@ -67,6 +69,7 @@ class LevelQueue:
         for put in self._rules.understand([self._with_due(record) for record in records]):
             self._queue.append(put)
             self._bytes += len(put.envelope)
+        self.read_to = records[-1].offset + 1
 
     def _with_due(self, record: Record) -> Record:
         if any(name in DUE for name, _ in record.headers):

@@ -7,7 +7,7 @@ Invariant: an outcome never claims more than the cluster confirmed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from filewheel.kafka.node.transport import Done
@@ -25,6 +25,8 @@ class Polled:
     """(topic, record), in the order of offsets within each partition."""
     gone: Sequence[Place] = ()
     """Partitions whose next offset is not in the log any more: they go on with the first that is left."""
+    ends: Mapping[Place, int] = field(default_factory=dict)
+    """Partitions whose end was reached, with the offset that the next record will have at least."""
     errors: Sequence[str] = ()
     """Troubles that the client mends by itself; for the log."""
 

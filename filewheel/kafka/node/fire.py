@@ -27,6 +27,8 @@ log = logging.getLogger("filewheel.kafka")
 BACK_OFF_US = 100_000
 """The first wait after a unit that failed; each next one doubles it."""
 BACK_OFF_MAX_US = 10_000_000
+REFUSED_US = 60_000_000
+"""A target is reported for so long after its last refusal. What was put back is tried every ten seconds."""
 
 
 class Claimed(Protocol):
@@ -149,10 +151,10 @@ class Firing:
         self._is_full = marker.is_full(wheel.ingested)
         self._back_off_us = BACK_OFF_US
         self._retry_at_us = 0
-        self._sent_at_us = 0
-        """When the last send began."""
-        self._is_holding = False
-        """A unit failed, and is tried again: one line of the log says so."""
+        self._refusals: dict[str, tuple[str, int]] = {}
+        """Targets that refused a record and took none since: why, and when."""
+        self._due_us: int | None = None
+        """When something is due that is not under way, as it was asked last."""
 
     @property
     def may_take_in(self) -> bool:
@@ -170,9 +172,16 @@ class Firing:
         """Whether an outcome is still to come."""
         return self.stage is Stage.SENDING
 
-    def waits_us(self, steady_us: int) -> int:
-        """Return for how long a unit that is under way has had no answer; 0 if none is. From any thread."""
-        return max(steady_us - self._sent_at_us, 0) if self.stage is Stage.SENDING else 0
+    def refusals(self, steady_us: int) -> list[tuple[str, str]]:
+        """Return each target that refuses records, and why. From any thread."""
+        found = list(self._refusals.items())
+        return [(topic, why) for topic, (why, at_us) in found if steady_us - at_us < REFUSED_US]
+
+    def waits_for(self, now_us: int) -> str | None:
+        """Return what keeps this from delivering; None if nothing is due. From any thread."""
+        if self._unit is None and (self._due_us is None or self._due_us > now_us):
+            return None
+        return self.reason or ("the brokers have not confirmed a unit" if self.is_sending else "records are due")
 
     @property
     def needs_sink(self) -> bool:
@@ -190,12 +199,13 @@ class Firing:
             # Nothing is taken in until a step is covered: that needs no message, only the time of the last step.
             closing_us = due_of(self.marker.steps_before(self.wheel.ingested)[-1][1]) + 1
             due_us = closing_us if due_us is None else min(due_us, closing_us)
+        self._due_us = due_us
         return None if due_us is None else max(due_us - now_us, 0)
 
     def step(self, now_us: int, steady_us: int) -> bool:
         """Begin a unit of what is due, or repeat one that failed; return whether something was sent."""
         if self.stage is Stage.BACKING_OFF and steady_us >= self._retry_at_us:
-            self._send(steady_us)
+            self._send()
             return True
         if self.stage is not Stage.IDLE:
             return False
@@ -204,7 +214,7 @@ class Firing:
             return False
         self._unit = unit
         self.counts.units += 1
-        self._send(steady_us)
+        self._send()
         return True
 
     def ended(self, sink: Sink, outcome: Outcome, now_us: int, steady_us: int) -> None:
@@ -222,23 +232,26 @@ class Firing:
             self.stage = Stage.STOPPED
             return
         again = [unit.sent[n] for n in sorted(outcome.left)]
-        replaced = [self._replace(unit, unit.sent[n], refusal, now_us) for n, refusal in outcome.refused.items()]
+        replaced = [
+            self._replace(unit, unit.sent[n], refusal, now_us, steady_us) for n, refusal in outcome.refused.items()
+        ]
         unit.left = again
         if any(replaced):
-            self._send(steady_us)
+            self._send()
             return
-        if not self._is_holding:
-            self._is_holding = True
-            log.warning("partition %d holds its due records: %s; trying again", self.partition, self.reason)
         self.stage = Stage.BACKING_OFF
         self._retry_at_us = steady_us + self._back_off_us
         self._back_off_us = min(self._back_off_us * 2, BACK_OFF_MAX_US)
 
-    def _replace(self, unit: _Unit, index: int, refusal: Refusal, now_us: int) -> bool:
+    def _replace(self, unit: _Unit, index: int, refusal: Refusal, now_us: int, steady_us: int) -> bool:
         """Put another record in the place of a refused one; return False if the same one is to be sent again."""
         refused = unit.records[index]
         self.reason = f"{refused.topic}: {refusal.reason}"
+        self._refusals[refused.topic] = (refusal.reason, steady_us)
         other = self._rendering.instead(self.partition, unit.chunk.messages[index], refusal, now_us // 1000)
+        if self._tally.may_say(f"target {refused.topic}"):
+            fate = "it is tried again" if other is None else f"it goes to {other.topic}"
+            log.warning("target %s refuses a record: %s; %s", refused.topic, refusal.reason, fate)
         if other is None or other.topic == refused.topic:
             return False
         unit.records[index] = other
@@ -281,10 +294,9 @@ class Firing:
         records = self._rendering.outgoing(self.partition, messages, fired_ms)
         return _Unit(chunk, records, after, list(range(len(records))))
 
-    def _send(self, steady_us: int) -> None:
+    def _send(self) -> None:
         unit = self._unit
         assert unit is not None
-        self._sent_at_us = steady_us  # before the stage: another thread reads both
         self.stage = Stage.SENDING
         unit.sent = unit.left
         # `low` as it is once the unit is in the log: retention may delete the unit before there is another.
@@ -304,11 +316,11 @@ class Firing:
         self.wheel.settle(unit.chunk)
         self.counts.fired += len(unit.chunk.messages)
         self._tally.sent_out(unit.records, unit.replaced)
+        if self._refusals:
+            for record in unit.records:
+                self._refusals.pop(record.topic, None)
         self._tally.was_late([message.id for message in unit.chunk.messages], now_us)
         self.stage = Stage.IDLE
-        if self._is_holding:
-            self._is_holding = False
-            log.warning("partition %d goes on", self.partition)
         self.reason = ""
         self._back_off_us = BACK_OFF_US
         self._is_full = unit.marker.is_full(unit.chunk.ingested)

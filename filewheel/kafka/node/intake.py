@@ -65,6 +65,7 @@ class Intake:
         """Partitions that take nothing in now, each once."""
         self.taken = 0
         """Records that were taken in."""
+        self.turns = 0
         self.retention_ms: Callable[[], int | None] = lambda: None
         """Returns how long the delay topic keeps a record; None: for ever, or not known yet."""
 
@@ -111,6 +112,7 @@ class Intake:
 
     def step(self, timeout_s: float = 0.0) -> bool:
         """Take in what one partition has queued; wait for at most `timeout_s`. Return False if there was no turn."""
+        self.turns += 1
         if self._blocked:
             timeout_s = min(timeout_s, BLOCKED_S)
         try:
@@ -148,6 +150,7 @@ class Intake:
                 item = owned.queue.popleft()
                 try:
                     self._take_item(owned, item)
+                    owned.error = None
                 except WheelFull as exc:
                     # Firing goes on and frees room; the batch is tried again, and the source is paused above the limit.
                     self._wait_for_room(owned, item, exc)
@@ -190,7 +193,6 @@ class Intake:
             self._note_retention(owned.partition, records, puts)
         owned.queued -= len(item)
         owned.queued_bytes -= records_size(item)
-        owned.error = None
         owned.full_until_us = owned.full_wait_us = 0
 
     def _note_retention(self, partition: int, records: Sequence[Record], puts: Sequence[Any]) -> None:

@@ -59,6 +59,7 @@ class FireLoop:
         """The steady time at which each partition is asked again."""
         self._skew_us = clock.now_us() - clock.steady_us()
         self._ended = False
+        self.turns = 0
 
     # Requests, from any thread.
 
@@ -103,6 +104,7 @@ class FireLoop:
 
     def step(self, timeout_s: float = 0.0) -> bool:
         """Serve the queue and what is due; wait for at most `timeout_s`. Return whether anything was done."""
+        self.turns += 1
         wait_s = min(timeout_s, self._until_next_s())
         did = False
         try:

@@ -89,6 +89,8 @@ class Owned:
         self.end = 0
         """Where the log ended at the takeover: it fires once all before it was taken in."""
         self.is_reading = False
+        self.restarted_at = -1
+        """Where reading was last begun again."""
         self.is_paused = False
         self.queue: deque[list[Record] | LastRead | int] = deque()
         """Batches of records in their order, each behind the place of its last record; a number is the offset that the

@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from filewheel.errors import BadArgument, ClusterError, FilewheelError, Locked, Outlived, WheelFull
 from filewheel.kafka.node.cut_log import check_wheel, read_to, true_marker
@@ -347,9 +348,15 @@ class Owner:
                 if start < first:
                     self._pass_gap(owned, start, first)  # mutant: kafka-gap-unseen
                     owned.queue.append(first)
+                start = max(start, first)
                 # Without an epoch: the record itself was compared. Another leader may have written behind it.
-                self._start(owned.partition, max(start, first), NO_EPOCH)  # mutant: kafka-epoch-again
+                begin = partial(self._start, owned.partition, start, NO_EPOCH)  # mutant: kafka-epoch-again
+                is_again, owned.restarted_at = owned.restarted_at == start, start
                 owned.error = None
+            if is_again:
+                self._later(RETRY_S, begin)
+            else:
+                begin()
         except FilewheelError as exc:
             self._again_or_fail(owned, exc, lambda: self._read_on(owned))
 

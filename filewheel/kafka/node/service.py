@@ -11,15 +11,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from filewheel.env import SYSTEM_CLOCK, Clock
-from filewheel.errors import BadArgument, ClusterError, FilewheelError, NoWheel, anew
+from filewheel.errors import BadArgument, FilewheelError, NoWheel, anew
 from filewheel.kafka.node.clock_guard import ClockGuard
 from filewheel.kafka.node.fire import Rendering
-from filewheel.kafka.node.health import Health, health_of
+from filewheel.kafka.node.health import Health
 from filewheel.kafka.node.intake import Intake, Understand
 from filewheel.kafka.node.loop import FireLoop
 from filewheel.kafka.node.metrics import NodeMetrics
@@ -29,8 +29,10 @@ from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.node.standby import Standby
 from filewheel.kafka.node.tally import Tally
 from filewheel.kafka.node.transport import Outcome, Source, Topics, Transport
+from filewheel.kafka.node.units import health_of, units_of
 from filewheel.kafka.node.upkeep import Kept, Upkeep
 from filewheel.kafka.node.watch import LogWatch
+from filewheel.kafka.node.watchdog import Unit, Watchdog
 from filewheel.kafka.partition.data_lock import DataLock
 from filewheel.message import US_PER_S
 from filewheel.metrics.prometheus import Family
@@ -45,8 +47,8 @@ POLL_S = 0.1
 HOUSEKEEPING_S = 0.2
 """The longest sleep of the housekeeping thread: what was put off runs within this time."""
 COMMIT_S = 5.0
-CHECK_S = 60.0
-"""The time between two looks at the topics."""
+AGAIN_S = 60.0
+"""How soon a standby is tried again that was given up."""
 WAKE_S = 0.5
 """How often the thread of `run` wakes. Python handles signals in the main thread, and a signal that the kernel gave to
 another thread wakes nobody."""
@@ -97,9 +99,7 @@ class Node:
         self._commit_us = 0
         self.about = About(standby=settings.standby == "all")
         """What the notes of its partitions say about this node."""
-        self._checked_us = clock.steady_us()
-        self._transport = transport
-        self._run = run
+        self._tried_us = clock.steady_us()
         self.clock_guard = ClockGuard(transport.stamp, clock, round(settings.clock_ahead_max_s * US_PER_S), run)
         self.loop = FireLoop(
             clock, failed=self._wheel_failed, stopped=self._sink_finished, may_fire=lambda: self.clock_guard.may_fire
@@ -128,24 +128,26 @@ class Node:
         self.standby: Standby | None = None
         if settings.standby == "all":
             self.standby = Standby(transport, opened, understand, settings, topics.partitions, self.owner.readable)
-        self.watch = LogWatch(transport, self.owner, self.tally, clock, run)
+        self.watch = LogWatch(transport, topics, self.owner, self.tally, clock, run)
         self.watch.followed = self._followed
         self.intake.retention_ms = lambda: self.watch.retention_ms
         self.metrics = NodeMetrics(self.owner, self.tally, self.watch, clock, self.health, self._followed)
         self.metrics.clock_offset_us = lambda: self.clock_guard.offset_us
-        self._turned_us = dict.fromkeys(("poll", "house"), clock.steady_us())
-        """When each thread that never waits long made its last turn."""
+        self._turns = dict.fromkeys(("poll", "house", "standby"), 0)
+        """How many turns these threads made. None waits long."""
+        self.watchdog = Watchdog(self._units, clock)
         self.source = transport.source(self.owner)
 
     def poll_step(self, timeout_s: float = 0.0) -> bool:
         """Read what has arrived, and pause or resume partitions."""
-        self._turned_us["poll"] = self._clock.steady_us()
+        self._turns["poll"] += 1
         while self._commands:
             self._commands.popleft()(self.source)
         polled = self.source.poll(self.settings.poll, timeout_s)
         for error in polled.errors:
             self.tally.count("client_errors_total")
             log.warning("%s", error)
+            self.watch.hurry()
         for partition in polled.gone:
             self._over_gap(partition)
         self.intake.put(polled)
@@ -155,12 +157,15 @@ class Node:
     def housekeeping_step(self, timeout_s: float = 0.0) -> None:
         """Keep the wheels, tell the group how far they are, and run what was put off."""
         self.upkeep.step(timeout_s)
-        now = self._turned_us["house"] = self._clock.steady_us()
+        self._turns["house"] += 1
+        now = self._clock.steady_us()
         self.watch.step()
         self.clock_guard.step()
-        if now - self._checked_us >= CHECK_S * US_PER_S:
-            self._checked_us = now
-            self._run(self._check_topics)
+        if self.standby is not None:
+            self.standby.grow(self.watch.topics.partitions)  # mutant: kafka-added-unfollowed
+            if now - self._tried_us >= AGAIN_S * US_PER_S:
+                self._tried_us = now
+                self.standby.try_again()
         with self._timers_lock:
             due = [call for at, call in self._timers if at <= now]
             self._timers = [(at, call) for at, call in self._timers if at > now]
@@ -195,6 +200,7 @@ class Node:
 
     def standby_step(self, timeout_s: float = 0.0) -> bool:
         """Fill the wheels of what others own."""
+        self._turns["standby"] += 1
         return self.standby is not None and self.standby.step(self.owner.busy, timeout_s)
 
     def status(self) -> Sequence[PartitionStatus]:
@@ -203,25 +209,24 @@ class Node:
 
     def health(self) -> Health:
         """Return what is wrong with this node now."""
-        now_us = self._clock.steady_us()
-        silent_s = {name: (now_us - at_us) / US_PER_S for name, at_us in self._turned_us.items()}
         owned = sorted(self.owner.owned.values(), key=lambda o: o.partition)
-        return health_of(owned, self.watch.figures(), silent_s, self.clock_guard, self.watch.silent(), now_us)
+        return health_of(owned, self.watch.figures(), self.clock_guard, self.watchdog.look(), self._clock.steady_us())
+
+    def _units(self) -> Iterator[Unit]:
+        """Return the units of this node, for the watchdog."""
+        turns = {**self._turns, "intake": self.intake.turns + self.intake.taken, "fire": self.loop.turns}
+        for name, place in turns.items():
+            has_thread = name != "standby" or self.standby is not None
+            yield Unit(f"the {name} thread made no turn", place, "" if has_thread else None)
+        yield Unit("the cluster gave no answer", self.watch.looks, self.watch.silence)
+        figures, now_us = self.watch.figures(), self._clock.now_us() if self.clock_guard.may_fire else None
+        for owned in list(self.owner.owned.values()):
+            yield from units_of(owned, figures.get(owned.partition), now_us)
+        if self.standby is not None:
+            yield from self.standby.units(figures)
 
     def _followed(self) -> Mapping[int, int]:
         return {} if self.standby is None else self.standby.positions()
-
-    def _check_topics(self) -> None:
-        """Look whether partitions were added, with those of their markers."""
-        try:
-            topics = self._transport.check()
-        except ClusterError as exc:
-            if self.tally.may_say(str(exc)):
-                log.warning("%s", exc)
-            return
-        if self.standby is not None:
-            self.standby.grow(topics.partitions)  # mutant: kafka-added-unfollowed
-            self.standby.try_again()
 
     def _upkeep_failed(self, wheel: Kept, exc: FilewheelError) -> None:
         for owned in list(self.owner.owned.values()):
@@ -239,6 +244,7 @@ class Node:
         def start(source: Source) -> None:
             if partition in self.owner.owned:
                 source.start(partition, offset, epoch)
+                self.watch.hurry()
 
         self._commands.append(start)
 
@@ -315,7 +321,7 @@ class DelayService:
         standby = self._thread("standby", self._standby)
         poll = self._thread("poll", self._poll)
         while not self._stop.wait(WAKE_S):  # mutant: kafka-signal-unheard
-            pass
+            self.node.watchdog.look()
         self.node.watch.end()
         self._transport.interrupt()  # mutant: kafka-stop-waits-for-answers
         while poll.is_alive():  # gives the partitions away: fire and intake are still needed

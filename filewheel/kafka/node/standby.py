@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from filewheel.errors import BadArgument, ClusterError, FilewheelError
 from filewheel.kafka.node.cut_log import check_wheel, is_of_older_log, read_to, true_marker
@@ -17,6 +17,8 @@ from filewheel.kafka.node.intake import Understand
 from filewheel.kafka.node.owner import OpenWheel, Wheel
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.node.transport import Follower, Polled, Transport
+from filewheel.kafka.node.watch import LogFigures
+from filewheel.kafka.node.watchdog import Unit
 from filewheel.kafka.partition.marker import Marker
 from filewheel.kafka.records.last_read import NO_EPOCH, epoch_before
 from filewheel.kafka.records.record import Record
@@ -49,15 +51,17 @@ class Standby:
         self._wheels: dict[int, Wheel] = {}
         self._followed: dict[int, Wheel] = {}
         """The wheels that the follower reads for."""
-        self._failed: set[int] = set()
-        """Partitions that are not followed: their trouble may pass, or the next owner says why."""
+        self._failed: dict[int, str] = {}
+        """Partitions that are not followed until the next try, and why."""
+        self._said: dict[int, str] = {}
+        """What the log has of each already."""
         self._compared: set[int] = set()
         """Partitions that the client did not find by an epoch: their logs are compared by the last record alone."""
 
     def step(self, busy: Callable[[], Collection[int]], timeout_s: float = 0.0) -> bool:
         """Follow all partitions but the busy ones, whose wheels the owner has; return whether anything was read."""
         with self._lock:
-            wanted = self._every - set(busy()) - self._failed  # asked under the lock: after `release` it is busy
+            wanted = self._every - set(busy()) - self._failed.keys()  # asked under the lock: after `release` it is busy
             for partition in self._wheels.keys() - wanted:
                 self._close(partition)
             for partition in wanted - self._wheels.keys():
@@ -101,7 +105,7 @@ class Standby:
     def release(self, partition: int) -> None:
         """Close the wheel of a partition that this node takes over."""
         with self._lock:
-            self._failed.discard(partition)
+            self._failed.pop(partition, None)
             self._compared.discard(partition)
             if partition in self._wheels:
                 self._close(partition)
@@ -111,6 +115,15 @@ class Standby:
         with self._lock:
             for partition in [p for p, one in self._wheels.items() if one is wheel]:
                 self._give_up(partition, exc)
+
+    def units(self, figures: Mapping[int, LogFigures]) -> Iterator[Unit]:
+        """Return the units of the watchdog: what is followed, and what should be. From any thread; does not wait."""
+        for partition, reason in list(self._failed.items()):
+            yield Unit(f"the standby of partition {partition} took nothing in", None, reason, severity="warning")
+        for partition, wheel in list(self._wheels.items()):
+            at, end = wheel.ingested, figures[partition].end if partition in figures else None
+            waits_for = None if end in (None, at) else f"it has read up to offset {at}, and the log ends at {end}"
+            yield Unit(f"the standby of partition {partition} took nothing in", at, waits_for, severity="warning")
 
     def positions(self) -> dict[int, int]:
         """Return how far each followed partition was taken in."""
@@ -138,8 +151,7 @@ class Standby:
         except BadArgument:
             raise  # this node has other options
         except FilewheelError as exc:
-            self._failed.add(partition)
-            log.error("standby of partition %d: %s", partition, exc)
+            self._note_failure(partition, str(exc))
             return
         self._wheels[partition] = wheel
         try:
@@ -205,9 +217,13 @@ class Standby:
 
     def _give_up(self, partition: int, exc: FilewheelError | None) -> None:
         """Follow this partition no more."""
-        log.error("standby of partition %d: %s", partition, exc or "its log was cut, or lost the next record")
-        self._failed.add(partition)
+        self._note_failure(partition, str(exc or "its log was cut, or lost the next record"))
         self._close(partition)
+
+    def _note_failure(self, partition: int, reason: str) -> None:
+        if self._said.get(partition) != reason:
+            log.error("standby of partition %d: %s", partition, reason)
+        self._failed[partition] = self._said[partition] = reason
 
     def _close(self, partition: int) -> None:
         wheel = self._wheels.pop(partition)

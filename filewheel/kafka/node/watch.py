@@ -3,7 +3,8 @@
 A wheel is a copy. While the log holds the records from `low` on, any node can make it again; once retention has deleted
 one of them, a lost disk loses records. The watch warns before that.
 Owns the last figures of each partition. The questions wait for the cluster, so they run beside the threads of the
-service, one round at a time. Invariant: what the cluster does not answer is unknown, never 0.
+service, one round at a time. Invariants: what the cluster does not answer is unknown, never 0. A topic that was deleted
+and made anew ends the node: the new one has other records at the offsets that were read.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from filewheel.env import Clock
-from filewheel.errors import ClusterError, FilewheelError, NoBroker
+from filewheel.errors import ClusterError, FilewheelError, NoBroker, WrongSource
 from filewheel.kafka.node.owner import Owner, State
 from filewheel.kafka.node.tally import Tally
-from filewheel.kafka.node.transport import Transport
+from filewheel.kafka.node.transport import Topics, Transport
 from filewheel.message import US_PER_S
 
 log = logging.getLogger("filewheel.kafka")
@@ -25,7 +26,7 @@ log = logging.getLogger("filewheel.kafka")
 LOOK_S = 15.0
 """The time between two looks."""
 SOON_S = 1.0
-"""The time until the next look while there are no partitions."""
+"""The time until a look that is wanted soon."""
 WARN_SHARE = 0.1
 """Warn when the record at `low` is deleted within this share of the retention."""
 
@@ -46,8 +47,17 @@ class LogWatch:
     """The figures of the logs that this node reads."""
 
     def __init__(
-        self, transport: Transport, owner: Owner, tally: Tally, clock: Clock, run: Callable[[Callable[[], None]], None]
+        self,
+        transport: Transport,
+        topics: Topics,
+        owner: Owner,
+        tally: Tally,
+        clock: Clock,
+        run: Callable[[Callable[[], None]], None],
     ) -> None:
+        """`topics`: as they were when the node started."""
+        self.topics = topics
+        """As they were at the last look."""
         self._transport = transport
         self._owner = owner
         self._tally = tally
@@ -60,10 +70,10 @@ class LogWatch:
         self._is_ended = False
         self._stamps: dict[int, tuple[int, int]] = {}
         """The offset that was asked for last, and the timestamp of its record, by partition."""
-        self._answered_us = clock.steady_us()
-        """When the cluster answered last."""
-        self._silence = ""
-        """Why the last look had no answer."""
+        self.looks = 0
+        """How often the cluster had an answer to everything."""
+        self.silence = ""
+        """What the last look had no answer to."""
         self.retention_ms: int | None = None
         """How long the delay topic keeps a record; None: for ever, or not known."""
         self.followed: Callable[[], Mapping[int, int]] = dict
@@ -74,10 +84,9 @@ class LogWatch:
         with self._lock:
             return dict(self._figures)
 
-    def silent(self) -> tuple[float, str] | None:
-        """Return for how many seconds no broker has answered, and why; None if the last look had an answer."""
-        silence = self._silence
-        return ((self._clock.steady_us() - self._answered_us) / US_PER_S, silence) if silence else None
+    def hurry(self) -> None:
+        """Look soon: a client met a trouble, and the topic may be another one."""
+        self._next_us = min(self._next_us, self._clock.steady_us() + round(SOON_S * US_PER_S))
 
     def step(self) -> None:
         """Begin a look if it is time. Does not wait."""
@@ -91,33 +100,46 @@ class LogWatch:
     def _look_safely(self) -> None:
         try:
             self.look()
-            self._answered()
-        except NoBroker as exc:
-            self._silence = exc.what  # mutant: kafka-silence-unseen
-            log.info("the log was not looked at: %s", exc)
+            self.looks, self.silence = self.looks + 1, ""
         except ClusterError as exc:
-            self._answered()
-            log.info("the log was not looked at: %s", exc)
-        except Exception:  # to look is no reason to end the service
+            self.silence = exc.what
+            if isinstance(exc, NoBroker) or not self._tally.may_say(exc.what):
+                log.info("the log was not looked at: %s", exc)
+            else:
+                log.warning("%s", exc)
+        except WrongSource:
+            raise
+        except Exception as exc:  # a mistake of ours: it must not end the service, and the watchdog says that it stays
+            self.silence = repr(exc)
             if self._tally.may_say("look"):
                 log.exception("the log could not be looked at")
         finally:
             self._is_looking = False
 
-    def _answered(self) -> None:
-        self._answered_us, self._silence = self._clock.steady_us(), ""
-
     def look(self) -> None:
-        """Ask the cluster for the figures of all partitions. Raises ClusterError."""
+        """Ask the cluster for the topics, and for the figures of all partitions.
+
+        Raises WrongSource when the delay topic is another one now; ClusterError.
+        """
+        self._look_at_logs()
+        topics = self._transport.check()
+        if (topics.cluster_id, topics.topic_id) != (self.topics.cluster_id, self.topics.topic_id):  # mutant: kafka-anew
+            raise WrongSource(
+                f"the delay topic was deleted and made anew: its id was {self.topics.topic_id}, and is now "
+                f"{topics.topic_id}"
+                if topics.cluster_id == self.topics.cluster_id
+                else f"the brokers are those of another cluster now, {topics.cluster_id}",
+                hint="stop all nodes, delete the topic of its markers and the data directories, and make them anew by "
+                "`filewheel kafka init`: then everything that the new topic holds goes out",
+            )
+        self.topics = topics
+
+    def _look_at_logs(self) -> None:
         lows = self._lows()
         partitions = sorted({*lows, *self.followed()})
         # Before there are partitions, too: the first records are compared with it.
         self.retention_ms = self._transport.retention_ms()
-        if not partitions:
-            self._transport.ranges([0])  # a node without partitions hears of silent brokers by nothing else
-            self._next_us = self._clock.steady_us() + round(SOON_S * US_PER_S)
-            return
-        ranges = self._transport.ranges(partitions)
+        ranges = self._transport.ranges(partitions) if partitions else {}
         figures = {p: self._figures_of(p, *ranges[p], lows.get(p)) for p in partitions if p in ranges}
         with self._lock:
             self._figures = figures

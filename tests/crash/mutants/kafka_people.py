@@ -25,6 +25,4 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_producers.py::test_a_child_that_collects_clients_of_its_parent_goes_on"),
     m("kafka-own-due-replaced", "C", NEVER, "a header that asks for a delay is refused beside the arguments that do",
       "tests/kafka/test_producers.py::test_a_header_that_asks_for_a_delay_is_refused_unless_the_service_delivered_it"),
-    m("kafka-silence-unseen", "C", becomes("pass"), "a node that hears of no broker says so",
-      "tests/kafka/test_metrics.py::test_a_node_without_an_answer_of_the_brokers_is_not_well_with_and_without_partitions"),
 ]  # fmt: skip
