@@ -13,11 +13,15 @@ import os
 import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from filewheel.errors import BadArgument
 
 _SHOWN_MAX = 100
+_NUMBER_MAX = 1e15
+_ONE_US = timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PORT_END = 1 << 16
 Text = TypeVar("Text", bound=str)
 Item = TypeVar("Item")
@@ -45,7 +49,10 @@ def shown(value: object) -> str:
     """Return a wrong argument as an error shows it: the start of its repr, or the size of a huge integer."""
     if isinstance(value, int) and value.bit_length() > 4 * _SHOWN_MAX:  # Python refuses to write out a huge one
         return f"an integer of {value.bit_length()} bits"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # of a class of the program; a huge integer in a tuple
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
 
 
@@ -101,13 +108,18 @@ def check_choice(name: str, value: Text, choices: Sequence[str]) -> Text:
 def check_number(
     name: str, value: float, *, above: float | None = 0, least: float | None = None, most: float | None = None
 ) -> float:
-    """Return a finite number: above a bound, or of at least `least`, or any; at most `most`. Raises BadArgument."""
+    """Return a finite number: above a bound, or of at least `least`, or any; at most `most`. Raises BadArgument.
+
+    One with a lower bound is at most 1e15, and its reciprocal too: in microseconds it still has a float.
+    """
     fits = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     bound = ""
+    if fits and most is None and (least, above) != (None, None) and value > _NUMBER_MAX:
+        most = _NUMBER_MAX
     if least is not None:
         bound, fits = f" from {least:g}", fits and value >= least
     elif above is not None:
-        bound, fits = f" above {above:g}", fits and value > above
+        bound, fits = f" above {above:g}", fits and value > above and value - above >= 1 / _NUMBER_MAX
     if most is not None:
         bound, fits = f"{bound} to {most:g}", fits and value <= most
     if not fits:
@@ -162,6 +174,25 @@ def check_keeper(
     check_number("flush_interval_s", flush_interval_s, least=0, most=3600)
     if history is not None:
         check_whole("history", history, least=0)
+
+
+def span_us(span: timedelta) -> int:
+    """Return a length of time in microseconds, whatever arithmetic its subclass has (pendulum's, pandas')."""
+    return timedelta.__floordiv__(span, _ONE_US)
+
+
+def moment_us(at: datetime) -> int:
+    """Return an aware datetime, or one of a subclass, in microseconds since the epoch. Raises BadArgument."""
+    try:
+        offset = None if at.tzinfo is None else datetime.utcoffset(at)
+    except Exception as exc:  # of a zone of the program
+        raise BadArgument(f"the zone of {shown(at)} has no offset: {type(exc).__name__}: {exc}") from exc
+    if offset is None:
+        raise BadArgument(
+            f"{shown(at)} has no time zone, so it names no moment",
+            hint="datetime.now(timezone.utc), or .replace(tzinfo=ZoneInfo('Europe/Berlin'))",
+        )
+    return span_us(datetime.__sub__(at, _EPOCH))
 
 
 def returned_by(function: object) -> str:

@@ -42,7 +42,7 @@ class FakeClock:
 
     def __init__(self, start: datetime | None = None) -> None:
         """Start at a time, by default Monday, 1 January 2029, midnight UTC. Raises BadArgument for a naive one."""
-        self._wall_us = at_us(START if start is None else start)
+        self._wall_us = check_due(at_us(START if start is None else start))
         self._steady_us = 1
         self._watching: list[weakref.WeakMethod[Callable[[], None]]] = []
 

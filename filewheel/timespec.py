@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from fractions import Fraction
 
-from filewheel.checks import shown
+from filewheel.checks import moment_us, shown, span_us
 from filewheel.errors import BadArgument
-from filewheel.message import DUE_END_US, US_PER_S
+from filewheel.message import DUE_END_US, US_PER_S, to_datetime
 
-_ONE_US = timedelta(microseconds=1)
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _UNITS_US = {"ms": 1000, **{unit: seconds * US_PER_S for unit, seconds in _UNITS_S.items()}}
 _LENGTH_MAX = 64
@@ -45,7 +44,7 @@ _NEARBY = {"yesterday": -1, "today": 0, "tomorrow": 1}
 def delay_us(delay: float | timedelta) -> int:
     """Turn a delay into microseconds, rounded up so that nothing fires early."""
     if isinstance(delay, timedelta):
-        return delay // _ONE_US
+        return span_us(delay)
     if isinstance(delay, (int, float)) and not isinstance(delay, bool):
         return _exact_us("delay", delay)
     hint = "timedelta(minutes=5)" if isinstance(delay, str) else ""
@@ -55,12 +54,7 @@ def delay_us(delay: float | timedelta) -> int:
 def at_us(at: datetime | float, name: str = "at") -> int:
     """Turn a point in time into microseconds since the epoch. Raises BadArgument, which names the argument."""
     if isinstance(at, datetime):
-        if at.tzinfo is None or at.utcoffset() is None:
-            raise BadArgument(
-                f"{at!r} has no time zone, so it names no moment",
-                hint="datetime.now(timezone.utc), or .replace(tzinfo=ZoneInfo('Europe/Berlin'))",
-            )
-        return (at - _EPOCH) // _ONE_US
+        return moment_us(at)
     if isinstance(at, (int, float)) and not isinstance(at, bool):
         return _exact_us(name, at)
     raise BadArgument(f"{name} is an aware datetime or epoch seconds, not {type(at).__name__}")
@@ -79,9 +73,6 @@ def _exact_us(name: str, seconds: float) -> int:
     return nearest if abs(us - nearest) <= abs(us) * _COARSENESS else math.ceil(us)
 
 
-_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
-
-
 def check_due(due_us: int) -> int:
     """Return a due that is legal, or raise BadArgument."""
     if due_us < 0:
@@ -96,7 +87,7 @@ def bound_us(name: str, at: datetime | float) -> int:
 
     Raises BadArgument for a time after the year 9999, which is nearly always one in milliseconds.
     """
-    us = at_us(at, name)
+    us = max(at_us(at, name), -DUE_END_US)  # one that is still further away has no float
     if us > DUE_END_US:
         raise BadArgument(f"{name} is after the year 9999", hint="check the unit: times are in seconds")
     return us
@@ -165,7 +156,7 @@ def _parse_time(text: str, now: datetime) -> datetime:
     if text == "now":
         return now
     if re.fullmatch(r"@[0-9]+(\.[0-9]+)?", text):
-        return _EPOCH + timedelta(microseconds=math.ceil(Fraction(text[1:]) * US_PER_S))
+        return to_datetime(math.ceil(Fraction(text[1:]) * US_PER_S))
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

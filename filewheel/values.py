@@ -14,7 +14,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -22,7 +22,7 @@ from uuid import UUID
 
 import msgpack
 
-from filewheel.checks import check_done, shown
+from filewheel.checks import check_done, moment_us, shown, span_us
 from filewheel.errors import BadArgument, Damaged
 
 Encode = Callable[[Any], Any]
@@ -34,8 +34,10 @@ JSON = "json"
 DEPTH_MAX = 100
 """How deep the values of a call may be nested, where one of them needs a tag or an `encode`."""
 
-_US = timedelta(microseconds=1)
-_PLAIN = (type(None), bool, int, float, str, bytes, bytearray, memoryview, datetime)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FAR = b"\xc7\x0c\xff"
+"""The head of a timestamp that is after 2514, or before 1970: it may be outside of the calendar."""
+_PLAIN = (type(None), bool, int, float, str, bytes, bytearray, memoryview)
 _KEYS = (type(None), bool, int, float, str, bytes)
 _HINT = (
     "pass None, bool, int, float, str, bytes, list, tuple, set, dict, aware datetime, date, time, timedelta, UUID, "
@@ -51,16 +53,23 @@ def pack(value: Any, encode: Encode | None = None, *, what: str = "an argument")
     tagger = _Tagger(encode)
     try:
         _check_keys(value)
-        with suppress(TypeError, ValueError, OverflowError, RecursionError):
-            return msgpack.packb(value, datetime=True), MSGPACK
+        with suppress(Exception):  # also one of a zone of the program
+            return _readable(msgpack.packb(value, datetime=True)), MSGPACK
         # Outside of the handling of that error, which would be shown in each traceback of those below.
-        packed: bytes = msgpack.packb(tagger.plain(value, 0), datetime=True)
+        packed = _readable(msgpack.packb(tagger.plain(value, 0), datetime=True))
     except BadArgument as exc:  # of `encode`
         exc.what = f"{what} cannot be stored: {exc.what}"
         raise
-    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+    except Exception as exc:
         raise BadArgument(f"{what} cannot be stored: {exc}", hint=_HINT) from None
     return packed, TAGGED if tagger.has_tags else MSGPACK
+
+
+def _readable(packed: bytes) -> bytes:
+    """Return packed values. Raises OverflowError for a time that no datetime in UTC can be: it could not be read."""
+    if _FAR in packed:
+        msgpack.unpackb(packed, timestamp=3, strict_map_key=False)
+    return packed
 
 
 def unpack(payload: bytes, how: str) -> Any:
@@ -101,15 +110,15 @@ def unpack_call(payload: bytes, how: str | None) -> tuple[list[Any], dict[str, A
 
 def _check_keys(value: Any) -> None:
     """Raise TypeError for a dict with a key that msgpack would write, and that could not be read again."""
-    if type(value) is list or type(value) is tuple:
+    if isinstance(value, (list, tuple)):
         for item in value:
-            if type(item) in (list, tuple, dict):
+            if isinstance(item, (list, tuple, dict)):
                 _check_keys(item)
-    elif type(value) is dict:
+    elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, _KEYS):
                 raise TypeError(f"the key {shown(key)} of a dict is a {type(key).__name__}")
-            if type(item) in (list, tuple, dict):
+            if isinstance(item, (list, tuple, dict)):
                 _check_keys(item)
 
 
@@ -126,6 +135,8 @@ class _Tagger:
             raise ValueError(f"it is nested deeper than {DEPTH_MAX} levels")
         if isinstance(value, Enum):
             return self.plain(value.value, depth + 1)
+        if isinstance(value, datetime):  # also of a subclass, which msgpack does not take
+            return _EPOCH + timedelta(microseconds=moment_us(value))
         if isinstance(value, _PLAIN):
             return value
         if isinstance(value, list | tuple):
@@ -176,15 +187,15 @@ def _tag_of(value: Any) -> dict[str, Any] | None:
     if isinstance(value, UUID):
         return {"$uuid": str(value)}
     if isinstance(value, Decimal):
-        return {"$decimal": str(value)}
+        return {"$decimal": Decimal.__str__(value)}
     if isinstance(value, date):
-        return {"$date": value.isoformat()}
+        return {"$date": date.isoformat(value)}
     if isinstance(value, time):
         if value.tzinfo is not None and value.utcoffset() is None:
             raise ValueError("the zone of a time needs a date: pass a datetime")
-        return {"$time": value.isoformat()}
+        return {"$time": time.isoformat(value)}
     if isinstance(value, timedelta):
-        return {"$duration_us": value // _US}
+        return {"$duration_us": span_us(value)}
     return None
 
 

@@ -19,12 +19,25 @@ from typing import Any
 import pytest
 
 import filewheel
-from filewheel import AsyncKeeper, AsyncWheel, Every, FilewheelError, Keeper, Retry, Scheduler, Wheel
+from filewheel import (
+    AsyncKeeper,
+    AsyncWheel,
+    Every,
+    FilewheelError,
+    Keeper,
+    Retry,
+    RetryLater,
+    Scheduler,
+    Settlement,
+    Wheel,
+)
+from filewheel.testing import FakeClock
+from tests.odd_times import ODD
 
 VALUES: list[Any] = [
     10**30, -(10**30), 10**400, 10**5000, 2**63, -1, 0, 1e300, -1e300, math.nan, math.inf, True, None,
     timedelta.max, timedelta.min, datetime.max, datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC),
-    "5", "", "\ud800", "x\0y", b"x", object(), int, [], [1], [10**400], [math.nan], {}, {1: 2},
+    "5", "", "\ud800", "x\0y", b"x", object(), int, [], [1], [10**400], [math.nan], {}, {1: 2}, *ODD,
 ]  # fmt: skip
 NOT_SWEPT = {"self", "wait", "known", "progress"}
 """Waits without end, and types that only the library makes."""
@@ -198,5 +211,10 @@ def test_a_scheduler_raises_only_errors_of_the_library(wheel_dir: Path) -> None:
         if not isinstance(value, (int, float)) or not 0 < value < 1e9:  # it would wait
             words_of(partial(scheduler.result, "", timeout_s=value))
     sweep(Retry, {})
+    sweep(Settlement, {"id": b"", "what": "retried"})
+    sweep(RetryLater, {"delay": 1})
+    sweep(FakeClock, {})
+    sweep(FakeClock().advance, {"by": 1})
+    sweep(FakeClock().set, {"time": datetime.now(UTC)})
     sweep(Every, {"interval_s": 1})
     scheduler.stop()

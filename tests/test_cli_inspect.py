@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -314,3 +317,20 @@ def test_the_library_sees_what_the_command_line_shows(fw: Fw) -> None:
     ids = fill(fw)
     with Wheel(fw.wheel) as wheel:
         assert {str(m.id) for m in wheel.list()} == set(ids)
+
+
+def test_arguments_of_a_call_that_json_does_not_have_are_listed_as_texts(fw: Fw) -> None:
+    nested: list[Any] = []
+    for _ in range(40):
+        nested = [nested]
+    scheduler = Scheduler(fw.wheel)
+    scheduler.enqueue("x", [{b"a": 1, None: 2, 5: [math.nan, math.inf], True: b"x"}, timedelta(seconds=5)], delay=60)
+    scheduler.enqueue("y", [nested], delay=60)
+    scheduler.stop()
+
+    def no_number(text: str) -> None:
+        raise AssertionError(f"{text} is no JSON")
+
+    one, other = (json.loads(line, parse_constant=no_number) for line in fw("inspect", "list", "--json").lines)
+    assert one["args"] == [{"a": 1, "null": 2, "5": ["nan", "inf"], "true": {"b64": "eA=="}}, 5.0]
+    assert other["args"] == [nested]

@@ -73,12 +73,12 @@ def check_when(name: str, when: str, tz: str) -> str:
 
 def read_at(text: str, tz: str | None) -> datetime:
     """Read a time; one without a zone is in `tz`, or local. Raises BadArgument."""
-    return to_datetime(read_time(text, times.now_us(), LOCAL if tz is None else Zone(tz).info).due_us)
+    return to_datetime(once(text, tz).at_us)
 
 
 def once(text: str, tz: str | None) -> Once:
     """Read the single time of --at."""
-    return Once(round(read_at(text, tz).timestamp() * 1_000_000))
+    return Once(read_time(text, times.now_us(), LOCAL if tz is None else Zone(tz).info).due_us)
 
 
 def maybe_at(text: str | None, tz: str | None) -> datetime | None:

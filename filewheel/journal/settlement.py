@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Literal, get_args
 
-from filewheel.checks import shown
+from filewheel.checks import check_whole, shown
 from filewheel.errors import BadArgument
 from filewheel.format.record import ACKED, BURIED, CANCELLED, RESCHEDULED, RETRIED, pack_drop, pack_message, unpack_put
 from filewheel.journal.columns import At, Delay
 from filewheel.message import DEAD_US, DUE_LIMIT_US, REASON, Attempt, Message, MessageId, end_of, with_attempt
-from filewheel.timespec import at_us, delay_us, due_from
+from filewheel.timespec import at_us, check_due, delay_us, due_from
 
 What = Literal["acked", "retried", "deferred", "buried", "killed"]
 
@@ -39,8 +39,8 @@ _REASON_BYTES_MAX = 1000
 class Settlement:
     """The outcome of a claimed message: done, to be fired again, or dead.
 
-    Raises BadArgument for a wrong `what`, `delay` or `at`, for more than one of `delay`, `at` and `due_us`, and for a
-    time when the message is not due again.
+    Raises BadArgument for a wrong `what`, `delay`, `at` or `due_us`, for more than one of these three, and for a time
+    when the message is not due again.
     """
 
     id: bytes
@@ -78,6 +78,8 @@ class Settlement:
             raise BadArgument(f"failed is a str, and details are a str or bytes, not {given}")
         if not isinstance(self.outcome, str):
             raise BadArgument(f"an outcome is a str, not {shown(self.outcome)}")
+        if type(self.due_us) is not int or self.due_us:
+            check_due(check_whole("due_us", self.due_us, least=0))
         if self.delay is None and self.at is None:
             return
         if (self.delay is not None and self.at is not None) or self.due_us:

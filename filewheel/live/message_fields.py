@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from dataclasses import replace
 from datetime import date, time, timedelta
@@ -117,7 +118,7 @@ def call_fields(message: Message) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     arguments = arguments_of(message)
     if arguments is not None:
-        fields["args"], fields["kwargs"] = (json.loads(json.dumps(part, default=_plain)) for part in arguments)
+        fields["args"], fields["kwargs"] = map(json_of, arguments)
     attempts = message.attempts
     if attempts:
         fields["attempts"] = [
@@ -142,13 +143,27 @@ def shown_payload(message: Message) -> bytes:
     return message.payload if found is None else message.payload[found.end() :]
 
 
-def _plain(value: object) -> object:
-    """Convert a value of msgpack that JSON does not have."""
+def json_of(value: Any) -> Any:
+    """Return a stored value as JSON has it: texts in the place of other kinds, of odd keys, and of NaN and infinity."""
+    if isinstance(value, dict):
+        return {_key_of(key): json_of(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_of(item) for item in value]
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
     if isinstance(value, bytes):
         return {"b64": base64.b64encode(value).decode()}
     if isinstance(value, timedelta):
         return value.total_seconds()
     return value.isoformat() if isinstance(value, (date, time)) else str(value)
+
+
+def _key_of(key: Any) -> str:
+    if isinstance(key, bytes):
+        return key.decode("utf-8", "backslashreplace")
+    return key if isinstance(key, str) else json.dumps(key)
 
 
 # -- recurring work -------------------------------------------------------------------------------------------

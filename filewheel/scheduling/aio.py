@@ -412,6 +412,8 @@ class AsyncScheduler(Sender[Soon], AsyncWaiting):
 
     async def wait_until_keeper(self, timeout_s: float | None = None) -> bool:
         """Wait until this process fires; return whether it does. Raises Fenced when it never will."""
+        if timeout_s is not None:
+            check_number("timeout_s", timeout_s, above=None)
         took_over = asyncio.Event()
         loop, engine = asyncio.get_running_loop(), self.blocking._engine
         if engine is None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from filewheel.checks import check_number, check_whole, shown
 from filewheel.errors import BadArgument
-from filewheel.message import US_PER_S, Attempt, attempts_of
+from filewheel.message import DUE_END_US, US_PER_S, Attempt, attempts_of
 from filewheel.runs.run import KILLED_TEXT
 from filewheel.timespec import delay_us
 
@@ -26,7 +26,7 @@ class RetryLater(Exception):
 
     def __init__(self, delay: float | timedelta, why: str = "retry later") -> None:
         super().__init__(why)
-        self.delay_us = max(0, delay_us(delay))
+        self.delay_us = min(max(0, delay_us(delay)), DUE_END_US)
 
 
 class GiveUp(Exception):

@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-from filewheel.checks import check_function, check_number, shown
+from filewheel.checks import check_function, check_number, shown, span_us
 from filewheel.env import Clock
 from filewheel.errors import BadArgument, Closed, Forked, Reentered
 
@@ -33,7 +33,7 @@ Delay = float | timedelta
 def delay_ns(name: str, delay: Delay) -> int:
     """Return a delay to the nearest nanosecond: 0.446 is 446 ms. Raises BadArgument, also for NaN and infinity."""
     if isinstance(delay, timedelta):
-        return ((delay.days * 86_400 + delay.seconds) * 1_000_000 + delay.microseconds) * NS_PER_US
+        return span_us(delay) * NS_PER_US
     check_number(name, delay, above=None, most=DELAY_MAX_S)
     if delay < -DELAY_MAX_S:
         return -DELAY_MAX_S * NS_PER_S

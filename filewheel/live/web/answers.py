@@ -6,12 +6,12 @@ Invariant: each answer forbids scripts, styles, frames and connections from anyw
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 from starlette.responses import Response
 
 from filewheel.errors import FilewheelError
+from filewheel.live.message_fields import json_of
 from filewheel.live.web.access import Refusal
 
 SECURITY = {
@@ -46,16 +46,7 @@ def to_bytes(fields: object) -> bytes:
     try:
         return json.dumps(fields, ensure_ascii=True, allow_nan=False).encode()
     except ValueError:
-        return json.dumps(_finite(fields), ensure_ascii=True, allow_nan=False).encode()
-
-
-def _finite(value: Any) -> Any:
-    """Return the value with texts in the place of numbers that JSON does not have."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    return [_finite(part) for part in value] if isinstance(value, list) else value
+        return json.dumps(json_of(fields), ensure_ascii=True, allow_nan=False).encode()
 
 
 def answer(fields: object, status: int = 200) -> Response:
