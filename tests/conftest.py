@@ -36,9 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_report_header() -> str:
     import msgpack
-    import portalocker
 
-    return f"msgpack {msgpack.version}, portalocker {portalocker.__version__}, uid {os.geteuid()}"
+    return f"msgpack {msgpack.version}, uid {os.geteuid()}"
 
 
 def assert_whole(path: Path) -> None:

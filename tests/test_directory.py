@@ -70,6 +70,7 @@ def test_a_wheel_that_was_created_can_be_opened_and_holds_nothing(made: Path) ->
         "ballast",
         "checkpoint",
         "journal",
+        "keeper.lock",
         "laps",
         "quarantine",
         "wheel.json",

@@ -52,7 +52,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def index(dist: Path) -> Path:
     """A directory with the built files, and the dependencies that an index would have."""
-    names = ("click", "msgpack", "portalocker", "wcwidth", "pip")  # pipx looks for a newer pip
+    names = ("click", "msgpack", "wcwidth", "pip")  # pipx looks for a newer pip
     got = run(sys.executable, "-m", "pip", "download", "--quiet", "--dest", dist, *names, cwd=dist)
     if got.returncode:
         pytest.skip(f"the dependencies cannot be downloaded here: {got.stderr.strip().splitlines()[-1]}")

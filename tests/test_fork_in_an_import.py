@@ -53,7 +53,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 @pytest.mark.parametrize(
     ("module", "call"),
     [
-        ("portalocker", "wheel.enqueue(b'', key=key)"),
         ("filewheel.replication.pauses", "wheel.pause(topic=key)"),
         ("filewheel.scheduling.scheduler", "filewheel.Scheduler"),
     ],

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import threading
 import time
 from pathlib import Path
 
-import portalocker
 import pytest
 
 from filewheel import DiskError, Keeper, Locked, Message, MessageId, Wheel, WheelFull
@@ -65,8 +65,8 @@ def test_a_writer_whose_new_segment_is_held_by_a_sweep_waits_and_begins_another(
         id_ = wheel.enqueue(b"x", delay=60)
         assert any(each.swept for each in disks)
         for segment in (wheel_dir / "journal").iterdir():
-            with segment.open("rb") as file, pytest.raises(portalocker.LockException):
-                portalocker.lock(file, portalocker.LOCK_EX | portalocker.LOCK_NB)
+            with segment.open("rb") as file, pytest.raises(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert [m.id for m in wheel.list()] == [id_]
     assert_whole(wheel_dir)
 
@@ -404,9 +404,9 @@ def test_of_two_that_look_at_once_whether_a_writer_lives_neither_takes_the_other
     disk, other, writer = OsDisk(str(tmp_path)), OsDisk(str(tmp_path)), OsDisk(str(tmp_path))
     asked, also, held = disk.open("segment", "r"), other.open("segment", "r"), writer.open("segment", "rw")
     assert disk.is_free(asked)
-    portalocker.lock(also, portalocker.LockFlags.SHARED)  # in the middle of a look
+    fcntl.flock(also, fcntl.LOCK_SH)  # in the middle of a look
     assert disk.is_free(asked)
-    portalocker.unlock(also)
+    fcntl.flock(also, fcntl.LOCK_UN)
     assert writer.lock(held, wait=False)
     assert not disk.is_free(asked)
     writer.close(held)

@@ -121,6 +121,7 @@ def test_only_disk_makes_system_calls_on_files() -> None:
     # The pool reads and writes pipes to its processes, never a file: fork, ready ends and half writes are its matter.
     allowed = {
         "disk",
+        "descriptors",
         "pipe",
         "directory",
         "forks",

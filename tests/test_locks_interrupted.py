@@ -16,7 +16,7 @@ from types import CodeType
 import pytest
 
 from filewheel import MessageId, Wheel
-from filewheel.disk import directory, disk, flock, locks
+from filewheel.disk import directory, disk, locks
 from filewheel.format import layout
 from filewheel.keys import files, index
 from tests.support import interrupted
@@ -28,7 +28,7 @@ LOCKING = {
     index.LockedKeys.__enter__.__code__.co_filename: OF_KEYS,
     files.KeyFiles.lock.__code__.co_filename: OF_KEYS,
 }
-WHOLE = {flock.take.__code__.co_filename, locks.open_made.__code__.co_filename}
+WHOLE = {locks.open_made.__code__.co_filename}
 
 
 def is_locked(path: Path) -> bool:
@@ -130,7 +130,7 @@ def test_locks_whose_release_was_interrupted_before_it_began_are_free_when_nobod
 def test_an_interrupt_in_the_unlock_of_a_close_closes_the_file(
     wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(fd: int) -> None:
+    def interrupt(disk: object, fd: int) -> None:
         raise KeyboardInterrupt
 
     place = wheel_dir / layout.id_lock(0)
@@ -140,7 +140,7 @@ def test_an_interrupt_in_the_unlock_of_a_close_closes_the_file(
         assert there.lock(fd, wait=False)
         assert is_locked(place)
         with monkeypatch.context() as patch:
-            patch.setattr(flock, "let_go", interrupt)
+            patch.setattr(disk.OsDisk, "unlock", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 there.close(fd)
         assert not is_locked(place)

@@ -15,7 +15,7 @@ from typing import Any
 from filewheel import __version__
 from filewheel.tools import COMPILED
 
-_NEEDED = ("msgpack", "portalocker", "click", "wcwidth")
+_NEEDED = ("msgpack", "click", "wcwidth")
 _OPTIONAL = ("uvloop", "tzdata", "prometheus-client", "opentelemetry-api", "confluent-kafka", "starlette", "uvicorn")
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from filewheel.checks import check_path
+from filewheel.disk import descriptors
 from filewheel.disk.ballast import Ballast
 from filewheel.disk.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from filewheel.disk.disk import SYSTEM, ForeignFile, OsDisk
@@ -58,6 +59,7 @@ _LEFT_BEHIND = {
     layout.JOURNAL,
     layout.LAPS,
     layout.QUARANTINE,
+    layout.LOCK,
     layout.CHECKPOINT,
     layout.CHECKPOINT_OLD,
     layout.CHECKPOINT_TMP,
@@ -116,8 +118,12 @@ def create_directory(
     sync = check_sync(sync)
     check_limits(slots, payload_bytes_max)
     try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(where, 0o700)
+        is_made = _make(where)
+    except FileNotFoundError as exc:
+        raise NoWheel("the parent directory does not exist", path=where, hint="make it first") from exc
+    except OSError as exc:
+        raise disk_error(exc, where) from exc
+    try:
         if not os.path.isdir(where):
             raise WheelExists("a file is there", path=where, hint="choose another name")
         _check_network(where, force)
@@ -138,22 +144,34 @@ def create_directory(
                 _write(root, settings, where)
         finally:
             root.release()
-        parent = os.open(os.path.dirname(os.path.abspath(where)), os.O_RDONLY | os.O_CLOEXEC)
+        parent = descriptors.opened(os.path.dirname(os.path.normpath(where)) or ".", os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(parent)
         finally:
             os.close(parent)
-        log.info("made a new wheel at %s", os.path.abspath(where))
-    except FileNotFoundError as exc:
-        raise NoWheel("the parent directory does not exist", path=where, hint="make it first") from exc
-    except OSError as exc:
-        raise disk_error(exc, where) from exc
+        log.info("made a new wheel at %s", _absolute(where))
+    except BaseException as exc:
+        if is_made:
+            with contextlib.suppress(OSError):  # what has files by now is taken over by the next `create`
+                os.rmdir(where)
+        if isinstance(exc, OSError):
+            raise disk_error(exc, where) from exc
+        raise
+
+
+def _make(where: str) -> bool:
+    """Make the directory; return whether it did not exist. Raises OSError."""
+    try:
+        os.mkdir(where, 0o700)
+    except FileExistsError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
 def _alone(where: str, disk: Disk) -> Iterator[None]:
     """Exclude other processes that make a wheel in this directory."""
-    fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
+    fd = descriptors.opened(where, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:
             disk.lock(fd, wait=True)
@@ -186,6 +204,7 @@ def _write(disk: Disk, settings: Settings, where: str) -> None:
     for name in (layout.JOURNAL, layout.LAPS, layout.QUARANTINE):
         with contextlib.suppress(FileExistsError):
             disk.mkdir(name)
+    disk.close(disk.open(layout.LOCK, "rw"))  # a disk may have no room for it when the first keeper starts
     # A new wheel has a checkpoint, so a missing one always means damage.
     write_checkpoint(disk, Checkpoint(), settings.seed)
     # wheel.json is written last: a crash before it leaves a directory that `create` takes over. Its copy follows:

@@ -21,10 +21,9 @@ import secrets
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from types import ModuleType
 
 from filewheel.disk import forks, pipe
+from filewheel.disk.descriptors import opened, raised
 from filewheel.env import SYSTEM_CLOCK, Env
 from filewheel.native.compiled import Pen, make_pen, write_all
 
@@ -38,6 +37,8 @@ _MODES = {
 }
 _DIR_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _LAP_DIRS_OPEN = 4
+FILES_MIN = 16
+"""With fewer free inodes a disk counts as full."""
 
 
 class ForeignFile(OSError):
@@ -82,7 +83,8 @@ class OsDisk:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._root = os.open(path, _DIR_FLAGS & ~os.O_NOFOLLOW)
+        self._root = opened(path, _DIR_FLAGS & ~os.O_NOFOLLOW)
+        self._forks = forks.now()
         self._dirs: dict[str, int] = {"": self._root}
         self._lap_dirs: OrderedDict[str, int] = OrderedDict()
         self._locked: set[int] = set()
@@ -99,11 +101,11 @@ class OsDisk:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         parent, _, last = name.rpartition("/")
         if not parent:
-            fd = self._dirs[name] = os.open(last, _DIR_FLAGS, dir_fd=self._root)
+            fd = self._dirs[name] = opened(last, _DIR_FLAGS, dir_fd=self._root)
             return fd
         fd = self._lap_dirs.get(name)
         if fd is None:
-            fd = os.open(last, _DIR_FLAGS, dir_fd=self._dir(parent))
+            fd = opened(last, _DIR_FLAGS, dir_fd=self._dir(parent))
             self._lap_dirs[name] = fd
             while len(self._lap_dirs) > _LAP_DIRS_OPEN:
                 os.close(self._lap_dirs.popitem(last=False)[1])
@@ -123,7 +125,7 @@ class OsDisk:
         # Reopened each time: a directory need not list names added after it was opened. On btrfs it does not, and the
         # new journal of another process would be missing until the listing after the next.
         with self._mutex:
-            fd = os.open(".", _DIR_FLAGS, dir_fd=self._dir(name))
+            fd = opened(".", _DIR_FLAGS, dir_fd=self._dir(name))
         try:
             names = os.listdir(fd)
             was_removed = bool(name) and not names and os.fstat(fd).st_nlink == 0
@@ -139,6 +141,7 @@ class OsDisk:
         with self._mutex:
             parent, last = self._at(name)
             os.mkdir(last, 0o700, dir_fd=parent)
+            os.chmod(last, 0o700, dir_fd=parent)  # whatever the umask took
 
     def rmdir(self, name: str) -> None:
         with self._mutex:
@@ -148,7 +151,7 @@ class OsDisk:
 
     def sync_dir(self, name: str) -> None:
         with self._mutex:
-            fd = os.dup(self._dir(name))
+            fd = raised(os.dup(self._dir(name)))
         try:
             os.fsync(fd)
         finally:
@@ -172,6 +175,8 @@ class OsDisk:
             raise
         try:
             info = os.fstat(fd)
+            if mode != "r" and info.st_mode & 0o600 != 0o600:
+                os.fchmod(fd, 0o600)  # a umask took the owner's rights: the next process could not open it
         except BaseException:  # an interrupt (Ctrl-C) too
             os.close(fd)
             raise
@@ -189,7 +194,7 @@ class OsDisk:
         with self._mutex:
             parent, last = self._at(name)
             try:
-                return os.open(last, _MODES[mode], 0o600, dir_fd=parent)
+                return opened(last, _MODES[mode], dir_fd=parent)
             except FileNotFoundError:
                 # The directory may have been removed and made again since it was opened.
                 where = name.rpartition("/")[0]
@@ -197,7 +202,7 @@ class OsDisk:
                     raise
                 self._forget_dir(where)
                 parent, last = self._at(name)
-                return os.open(last, _MODES[mode], 0o600, dir_fd=parent)
+                return opened(last, _MODES[mode], dir_fd=parent)
 
     def close(self, fd: int) -> None:
         try:
@@ -308,27 +313,28 @@ class OsDisk:
     # -- locks ---------------------------------------------------------------------------------------------
 
     def lock(self, fd: int, *, wait: bool) -> bool:
-        flock = _flock()
-        return self._lock(fd, lambda: flock.take(fd, wait=wait))
+        return self._lock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def share(self, fd: int) -> bool:
-        flock = _flock()
-        return self._lock(fd, lambda: flock.share(fd))
+        return self._lock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
-    def _lock(self, fd: int, take: Callable[[], bool]) -> bool:
+    def _lock(self, fd: int, how: int) -> bool:
         taken = False
         try:
             # Before the lock is taken: a child forked during the wait would inherit the lock with its copy.
             forks.keep_from_children(fd)
             self._locked.add(fd)
-            taken = take()
+            fcntl.flock(fd, how)
+            taken = True
+        except BlockingIOError:
+            pass  # another open file has it
         finally:
             if not taken:
                 self._forget_lock(fd)
         return taken
 
     def is_free(self, fd: int) -> bool:
-        # Shared: two concurrent tests must not take each other for a live writer. Direct: readers avoid the import.
+        # Shared: two concurrent tests must not take each other for a live writer.
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # mutant: look-takes-it
         except BlockingIOError:
@@ -337,7 +343,7 @@ class OsDisk:
         return True
 
     def unlock(self, fd: int) -> None:
-        _flock().let_go(fd)
+        fcntl.flock(fd, fcntl.LOCK_UN)
         self._forget_lock(fd)
 
     def _forget_lock(self, fd: int) -> None:
@@ -359,7 +365,13 @@ class OsDisk:
 
     def free_bytes(self) -> int:
         info = os.fstatvfs(self._root)
+        if info.f_files and info.f_favail < FILES_MIN:  # some file systems count no inodes
+            return 0
         return info.f_bavail * info.f_frsize
+
+    def free_files(self) -> int | None:
+        info = os.fstatvfs(self._root)
+        return info.f_favail if info.f_files else None
 
     def release(self) -> None:
         with self._mutex:
@@ -374,9 +386,10 @@ class OsDisk:
             os.close(fd)
 
     def __del__(self) -> None:
-        # Without the mutex: no other thread has this object, and after a fork the mutex may be held for ever.
+        # Without the mutex: no other thread has this object. In a forked child the numbers may be those of its files.
         with contextlib.suppress(Exception):
-            self._release()
+            if self._forks == forks.now():
+                self._release()
 
 
 def _find_syncfs() -> ctypes._NamedFuncPointer | None:
@@ -389,13 +402,6 @@ def _find_syncfs() -> ctypes._NamedFuncPointer | None:
 
 
 _syncfs = _find_syncfs()
-
-
-def _flock() -> ModuleType:
-    """Import the locks on demand: this halves the start time of a reader."""
-    with forks.IMPORTS:
-        from filewheel.disk import flock
-    return flock
 
 
 SYSTEM = Env(SYSTEM_CLOCK, OsDisk, secrets.token_bytes)

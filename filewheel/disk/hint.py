@@ -10,11 +10,11 @@ Invariant: a hint never blocks and never fails; the keeper's end stays open whil
 
 from __future__ import annotations
 
-import contextlib
+import os
 import select
 import threading
 
-from filewheel.disk.forks import IMPORTS
+from filewheel.disk import descriptors, pipe
 from filewheel.env import Disk, Env
 from filewheel.format import layout
 
@@ -105,16 +105,11 @@ class Alarm:
 
     def __init__(self) -> None:
         """Raises OSError if two files cannot be opened."""
-        with IMPORTS:
-            import socket  # only standbys need it
-
-        self._heard, self._rung = socket.socketpair()
-        self._rung.setblocking(False)
+        self._heard, self._rung = descriptors.pipe()
 
     def set(self) -> None:
         """End the sleep, or the next one."""
-        with contextlib.suppress(BlockingIOError):
-            self._rung.send(b"!")
+        pipe.send(self._rung)
 
     def wait(self, timeout_s: float, bell: int | None = None) -> None:
         """Sleep until `set`, the time-out, or the last reader of the pipe with the writing end `bell` closes it."""
@@ -126,8 +121,8 @@ class Alarm:
 
     def close(self) -> None:
         """Close it; after this no thread may set it."""
-        self._heard.close()
-        self._rung.close()
+        os.close(self._heard)
+        os.close(self._rung)
 
 
 class StandbySleep:

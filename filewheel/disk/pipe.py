@@ -12,6 +12,8 @@ import os
 import select
 import stat
 
+from filewheel.disk.descriptors import opened
+
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -20,6 +22,7 @@ def make(root: int, name: str) -> int | None:
     with contextlib.suppress(FileExistsError):
         try:
             os.mkfifo(name, 0o600, dir_fd=root)
+            os.chmod(name, 0o600, dir_fd=root)  # whatever the umask took
         except FileExistsError:
             raise
         except OSError:
@@ -31,7 +34,7 @@ def make(root: int, name: str) -> int | None:
 def open_end(root: int, name: str, flags: int) -> int | None:
     """Open an end of the pipe; None when there is no listener, or on an error."""
     try:
-        fd = os.open(name, flags | _FLAGS, dir_fd=root)
+        fd = opened(name, flags | _FLAGS, dir_fd=root)
     except OSError:
         return None
     with contextlib.suppress(OSError):

@@ -18,7 +18,6 @@ from typing import Any
 import tests.crash.mutate  # noqa: F401
 
 # isort: split
-import filewheel.disk.flock  # noqa: F401  imported late by the library, here once for all children
 from tests.crash.actor import Actor
 from tests.crash.scenarios import SCENARIOS, tiny
 from tests.crash.scheduler_scenarios import SCHEDULER_SCENARIOS, Jobs, hasty

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import filewheel.disk.flock  # noqa: F401 - the others' clients are imported before the clock runs too
 from filewheel import Batch, Keeper, Message, Wheel
 from filewheel.format.settings import Sync
 from tests.bench.store import Session, Store
