@@ -129,7 +129,12 @@ class Disk(Protocol):
     def wait_hint(self, fd: int | None, timeout_s: float) -> bool:
         """Sleep until a hint arrives or the time is up, and drain the pipe; return whether one arrived."""
 
-    def free_bytes(self) -> int: ...
+    def free_bytes(self) -> int:
+        """Return the room for new files; 0 when hardly any can be made, however many bytes are free."""
+
+    def free_files(self) -> int | None:
+        """Return how many files can be made, the number of free inodes; None where nobody counts them."""
+
     def release(self) -> None:
         """Close the directories. Owners close their files and locks themselves."""
 

@@ -181,7 +181,7 @@ class DiskError(FilewheelError):
 
 
 class WheelFull(DiskError):
-    """The disk or the quota is full; the call that raised enqueued nothing."""
+    """The disk, the quota or a limit on the size of files is full; the call that raised enqueued nothing."""
 
     kind = "full"
 
@@ -345,7 +345,7 @@ class Outlived(ClusterError):
     kind = "outlived"
 
 
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
@@ -389,7 +389,9 @@ def disk_error(exc: OSError, path: str, *, undone: str = "") -> FilewheelError:
             f"no space left ({says})" + (f"; {undone}" if undone else ""),
             errno=code,
             path=path,
-            hint="free some space, or raise the quota, and call again",
+            hint="raise `ulimit -f`, and call again"
+            if code == errno.EFBIG
+            else "free some space or inodes, or raise the quota, and call again",
         )
     if code in _READ_ONLY:
         return ReadOnly(

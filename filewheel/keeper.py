@@ -320,7 +320,8 @@ class Keeper(Outcomes, Heeding):
         check of each journal and of each roster of the set, and about 0.5 µs a message; with `at_most` 1 µs, also for
         each message that is passed over.
 
-        On a full disk without a ballast, where an acknowledgement may find no room, it claims one at a time.
+        On a full disk without a ballast it claims one at a time, and raises WheelFull when not even one acknowledgement
+        finds room.
 
         Messages that are paused are passed over. Raises Fenced when another wheel of the set was promoted, Locked when
         keeper.lock was removed or replaced: this keeper can only acknowledge from then on. Raises Damaged, for good,
@@ -353,8 +354,9 @@ class Keeper(Outcomes, Heeding):
                 self._check_office(now_us)  # mutant: claim-unlooked
                 by_us = now_us if until_us is None else min(now_us, max(until_us, -1))  # mutant: until-early
                 try:
-                    fit = self._reserve.room_for(limit)
-                    batch = Batch(*self._begins.claim(now_us, by_us, fit, bounds, begun=begun), self._set_aside)
+                    room_for = self._reserve.room_for
+                    claimed = self._begins.claim(now_us, by_us, limit, bounds, room_for, begun=begun)
+                    batch = Batch(*claimed, self._set_aside)
                 except OSError as exc:
                     raise disk_error(exc, self._dir.path) from exc
                 except Damaged as exc:

@@ -18,11 +18,10 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from filewheel.disk.ballast import Ballast
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
 from filewheel.env import Disk
-from filewheel.errors import FULL, Locked, disk_error
+from filewheel.errors import Locked, disk_error
 from filewheel.format import layout
 
 _NOTE_BYTES = 512
@@ -61,7 +60,7 @@ class KeeperLock:
     def _lock(self, role: str, *, wait: bool, drains: Callable[[], int] | None) -> bool:
         """Lock the file; False when it was removed or replaced during the wait."""
         try:
-            fd = self._open(role)
+            fd = self._disk.open(layout.LOCK, "rw")
         except OSError as exc:
             error = disk_error(exc, self._dir.place(layout.LOCK))
             if isinstance(exc, ForeignFile) and exc.errno != errno.EMLINK:
@@ -93,15 +92,6 @@ class KeeperLock:
             self._disk.close(fd)
             raise
         return True
-
-    def _open(self, role: str) -> int:
-        """Open the file; the first keeper makes it, on a full disk in the space of the ballast."""
-        try:
-            return self._disk.open(layout.LOCK, "rw")
-        except OSError as exc:
-            if exc.errno not in FULL or role != "keeper" or not Ballast(self._disk, self._dir.path).give_up():
-                raise
-        return self._disk.open(layout.LOCK, "rw")
 
     def _lock_among_askers(self, fd: int) -> bool:
         """Lock the file if only processes that test it hold it: each shares it for a moment."""

@@ -10,7 +10,7 @@ returned, no message that it holds begins.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from filewheel.disk.begun import LIFE_BYTES, Begun
 from filewheel.firing.head import Head
@@ -39,23 +39,29 @@ class Begins:
         return self._begun.life
 
     def claim(
-        self, now_us: int, by_us: int, limit: int, bounds: Bounds, *, begun: bool
+        self, now_us: int, by_us: int, limit: int, bounds: Bounds, room_for: Callable[[int], int], *, begun: bool
     ) -> tuple[list[bytes], list[bytes]]:
-        """Hand out up to `limit` messages that are due by a time (see Head.claim). Raises OSError."""
+        """Hand out up to `limit` messages that are due by a time (see Head.claim), and that have room (see Reserve).
+
+        Raises OSError.
+        """
         mark = self._begun.mark()
         self._head.look_at_pauses(is_marked=not self._begun.is_known(mark))
         self._head.refresh(now_us)
         self._begun.looked(mark)
         puts, ids = self._head.claim(by_us, limit, bounds)
-        if begun and ids:
-            try:
-                stopped = self.begin(ids)
-            except BaseException:  # no caller has them
-                self._head.give_back(ids)
-                raise
-            if stopped:
-                puts = [put for put in puts if put[ID] not in stopped]
-                ids = ids_of(puts)
+        try:
+            fit = room_for(len(ids)) if ids else 0
+            if fit < len(ids):
+                self._head.give_back(ids[fit:])
+                puts, ids = puts[:fit], ids[:fit]
+            stopped = self.begin(ids) if begun and ids else ()
+        except BaseException:  # no caller has them
+            self._head.give_back([id_ for id_ in ids if id_ in self._head.claims])
+            raise
+        if stopped:
+            puts = [put for put in puts if put[ID] not in stopped]
+            ids = ids_of(puts)
         return puts, ids
 
     def begin(self, ids: list[bytes]) -> set[bytes]:

@@ -2,17 +2,19 @@
 
 Each write for a settlement goes through `Reserve.spend`. When the disk is full, it deletes the segments that are kept
 for backups, which can heal, then the ballast, and writes once more after each. If that does not help, the error
-reports that the messages fire again. `room_for` keeps a claim as small as the room for its acknowledgements.
-Invariant: a claim of more than one message is made only when its acknowledgements are expected to find room.
+reports that the messages fire again. `room_for` makes the room before messages are handed out.
+Invariant: what is claimed can be acknowledged, unless another process takes the room that a longer settlement needs.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from filewheel.disk.ballast import Ballast
-from filewheel.errors import DiskError, FilewheelError, WheelFull
+from filewheel.errors import FilewheelError, WheelFull
+from filewheel.format.frame import HEADER_BYTES
 from filewheel.laps.store import Store
 from filewheel.native.loops import DROP_BYTES
 
@@ -20,6 +22,8 @@ log = logging.getLogger(__name__)
 
 ROOM_BYTES = 64 << 10
 """With less than this free, a disk counts as full."""
+ACK_BYTES = -(-(HEADER_BYTES + DROP_BYTES) // 8) * 8
+"""A frame that acknowledges one message."""
 FIRES_AGAIN = "a message that was handed out could not be acknowledged: it fires again"
 
 
@@ -36,11 +40,8 @@ class Reserve:
     def __init__(self, store: Store, on_written: Callable[[], None]) -> None:
         """`on_written` is called after each write, before its flush."""
         self._store = store
-        self._disk = store.disk
         self._on_written = on_written
         self.ballast = Ballast(store.disk, store.dir.path)
-        self._was_refused = False
-        """The last acknowledgement found no room."""
         self._is_short = False
 
     def write(self, records: Sequence[bytes], puts: int) -> None:
@@ -54,21 +55,19 @@ class Reserve:
     def spend(self, act: Callable[[], None]) -> None:
         """Call `act`, which writes for a settlement, with all the room that can be made. Raises WheelFull."""
         try:
-            # mutant: retained-over-acks
-            self._try(act, self._store.removal.give_up_retained, self._give_up_ballast)
+            self._find_room(act)
         except WheelFull as exc:
-            self._was_refused = True
             fires_again(exc)
             raise
-        self._was_refused = False
         self._on_written()
 
-    def _try(self, act: Callable[[], None], *frees: Callable[[], bool]) -> None:
-        """Call `act`; on a full disk, once more after each of these functions that freed room."""
+    def _find_room(self, act: Callable[[], None]) -> None:
+        """Call `act`; on a full disk, once more after each deletion that freed room. Raises WheelFull."""
         try:
             return act()
         except WheelFull as exc:
             full = exc
+        frees = (self._store.removal.give_up_retained, self._give_up_ballast)  # mutant: retained-over-acks
         for free in frees:
             if free():
                 try:
@@ -83,23 +82,25 @@ class Reserve:
             log.critical("%s: the disk is full; the ballast is given up for acknowledgements", self._store.dir.path)
         return was_there
 
-    def room_for(self, limit: int) -> int:
-        """Return how many messages may be claimed together: `limit`, or 1 when more may find no room to be settled.
+    def room_for(self, count: int) -> int:
+        """Make room for acknowledgements of so many messages; return `count`, or 1 if there is room for one only.
 
-        It is never 0: firing continues on a full disk. Uncertain room is reserved: zeros are written ahead into the own
-        journal. Cost: nothing while there is a ballast, else one check of the disk.
+        Zeros are written ahead into the own journal, after the same deletions as in `spend`. So nothing is estimated: a
+        quota, a limit on the size of a file and missing inodes count too. Cost: nothing while enough zeros are ahead.
+        Raises WheelFull when there is no room for one: nothing may be handed out.
         """
-        if self.ballast.is_there or (not self._was_refused and self._disk.free_bytes() >= ROOM_BYTES):
-            self._is_short = False
-            return limit
-        if self.ballast.find():
-            return limit
-        try:
-            self._try(lambda: self._store.own.reserve(limit * DROP_BYTES), self._store.removal.give_up_retained)
-        except DiskError as exc:
-            if not self._is_short:
-                log.critical("%s: %s; there is no ballast, so messages are handed out one by one", exc.path, exc.what)
-            self._is_short = True
-            return 1
-        self._is_short = False
-        return limit
+        for fit in (count, 1):
+            try:
+                self._find_room(partial(self._reserve, fit))
+            except WheelFull as exc:
+                full = exc
+                continue
+            if fit < count and not self._is_short:
+                log.critical("%s: the disk is full; messages are handed out one by one", self._store.dir.path)
+            self._is_short = fit < count
+            return fit
+        full.what = f"{full.what}; no message is handed out that could not be acknowledged"
+        raise full
+
+    def _reserve(self, count: int) -> None:
+        self._store.own.reserve(count * ACK_BYTES)

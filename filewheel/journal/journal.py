@@ -11,8 +11,6 @@ before the frame was written, or after it.
 
 from __future__ import annotations
 
-import errno
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
@@ -20,8 +18,8 @@ from typing import Literal
 from filewheel.disk.begun import Marks
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.directory import Directory
-from filewheel.errors import DiskError, FilewheelError, disk_error, partly_done, unconfirmed
-from filewheel.format.frame import HEADER_BYTES, body_of, portions
+from filewheel.errors import DiskError, FilewheelError, partly_done, unconfirmed
+from filewheel.format.frame import body_of, portions
 from filewheel.format.ids import Ids
 from filewheel.format.record import ID, PUT_PREFIX, RESCHEDULED, pack_drop
 from filewheel.format.settings import Sync
@@ -309,16 +307,15 @@ class Journal:
             self.appender.ready(len(body))
             return self._append(body, puts, drops, first, last)
 
-    def reserve(self, body_bytes: int) -> None:
-        """Make room for frames of this total size, on a disk that is nearly full. May make a segment.
+    def reserve(self, size: int) -> None:
+        """Make room for frames of this total size. May make a segment. Cost: nothing while enough zeros are ahead.
 
         Raises WheelFull when there is no room.
         """
         with self.appender.one_call():
-            segment = self.appender.ready(body_bytes).segment
+            segment = self.appender.ready(size).segment
             assert segment is not None
-            if not segment.reserve(HEADER_BYTES + body_bytes + 8):
-                raise disk_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), segment.place)
+            segment.reserve(size)
 
     def new_id(self, due_us: int) -> MessageId:
         """Return an id for a message that the caller writes with `write` or `append`."""

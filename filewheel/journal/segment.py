@@ -114,18 +114,28 @@ class Segment:
         if size <= 0:
             return False
         try:
+            self._write_zeros(start, size)
+        except OSError:
+            return False
+        return True
+
+    def reserve(self, size: int) -> None:
+        """Make room for frames of this total size. Raises DiskError."""
+        start = max(self.filled, self.offset)
+        if start < self.offset + size:
+            try:
+                self._write_zeros(start, self.offset + size - start)
+            except OSError as exc:
+                raise disk_error(exc, self.place) from exc
+
+    def _write_zeros(self, start: int, size: int) -> None:
+        try:
             self._disk.pwrite(self.fd, bytes(size), start)
         except OSError:
             self.filled = 0
             self.cut_off()  # frees the blocks of the zeros
-            return False
+            raise
         self.filled = start + size
-        return True
-
-    def reserve(self, size: int) -> bool:
-        """Make room for frames of this total size; return whether there is room."""
-        missing = self.offset + size - max(self.filled, self.offset)
-        return missing <= 0 or self.fill(missing, self.offset + size)
 
     def cut_off(self) -> None:
         """Cut the file off behind the last frame, if possible."""

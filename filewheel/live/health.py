@@ -17,7 +17,7 @@ from typing import Any
 from filewheel.checks import check_flag, check_number, check_whole
 from filewheel.disk.begun import GENERATION_BYTES, SLOT_BYTES, read_table
 from filewheel.disk.directory import Directory, open_directory
-from filewheel.disk.disk import SYSTEM
+from filewheel.disk.disk import FILES_MIN, SYSTEM
 from filewheel.disk.keeper_lock import Holder, holder
 from filewheel.disk.paused import read_pauses
 from filewheel.env import Env
@@ -103,10 +103,10 @@ def check_health(
     """Check whether a message that comes due now would fire in time.
 
     It would not when the wheel is a backup or was fenced, files are missing, no keeper runs, the keeper is stuck, a
-    due message has waited for more than `max_lag_s` and has not begun, or the disk has less than `min_free_bytes`. A
-    keeper is stuck when it was stopped, or has not come around for `max_lag_s` (15 seconds at least). Without
-    `needs_keeper` a timer fires, and only the wait counts. With `backups` each one must be current and followed, and
-    with `max_dead` there may be at most so many dead letters; in a backup they are not counted.
+    due message has waited for more than `max_lag_s` and has not begun, or the disk has less than `min_free_bytes`, or
+    hardly any inodes. A keeper is stuck when it was stopped, or has not come around for `max_lag_s` (15 seconds at
+    least). Without `needs_keeper` a timer fires, and only the wait counts. With `backups` each one must be current and
+    followed, and with `max_dead` there may be at most so many dead letters; in a backup they are not counted.
 
     Cost: a stat of each slot and lap file, and the undealt journals: under a millisecond for an empty wheel, 0.2 s of
     processor for a million messages over a year, which have 33,000 files. `max_dead` reads one more dead letter than
@@ -247,7 +247,9 @@ def _lag(waits: bytes | None, lag_us: int, max_lag_us: int) -> Check:
 
 
 def _room(directory: Directory, min_free_bytes: int) -> Check:
-    free = directory.disk.free_bytes()
+    free, files = directory.disk.free_bytes(), directory.disk.free_files()
+    if files is not None and files < FILES_MIN:
+        return Check("room", "nearly-full", f"only {files} more files can be made on its disk: the inodes are used up")
     text = f"{free / (1 << 20):,.0f} MiB are free on its disk"
     if free < min_free_bytes:
         return Check("room", "nearly-full", text)

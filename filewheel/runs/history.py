@@ -130,7 +130,7 @@ class HistoryWriter:
         """
         try:
             if self._disk.free_bytes() < ROOM_BYTES:
-                raise OSError(errno.ENOSPC, "less than 4 MiB are free")
+                raise OSError(errno.ENOSPC, "too little is free on the disk")
             rest = lines
             while rest:
                 if not self._number or self._count >= self._kept:

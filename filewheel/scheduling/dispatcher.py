@@ -119,6 +119,8 @@ class Dispatcher:
         self._more = True
         """The last claim was cut short by its limit."""
         self._hinted, self._looked_us = True, 0
+        self.no_room: WheelFull | None = None
+        """Why the last claim was refused: what it hands out could not be acknowledged."""
         self._checked_us = 0
         """When the roster last allowed this wheel to fire."""
         self._is_checked = False  # whether it was in this step
@@ -249,7 +251,14 @@ class Dispatcher:
         self._hinted = False
         self._looked_us = steady_us
         rooms = self._lanes.rooms(now_us)
-        batch = self._keeper.claim(room, at_most=bounds_of(rooms), begun=False)
+        try:
+            batch = self._keeper.claim(room, at_most=bounds_of(rooms), begun=False)
+        except WheelFull as exc:  # calls that run go on
+            if self.no_room is None:
+                log.critical("nothing is called until there is room: %s", exc)
+            self.no_room = exc
+            return False
+        self.no_room = None
         self._is_checked, self._checked_us = True, steady_us
         self._more = len(batch) == room
         self._is_sated = not batch

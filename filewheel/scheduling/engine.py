@@ -413,12 +413,15 @@ class Engine:
     def drain(self) -> int:
         """Call all due messages in this thread; return how many messages were settled.
 
-        Raises Locked when another process is the keeper, and the error that left outcomes unwritten.
+        Raises Locked when another process is the keeper, the error that left outcomes unwritten, and WheelFull when
+        there is no room to acknowledge what is due.
         """
         with self.inline() as dispatcher:
             # A full disk ends it: calls that cannot be settled would only run again.
             while dispatcher.step(claim=True) and dispatcher.full is None:
                 pass
+        if dispatcher.no_room is not None:
+            raise dispatcher.no_room
         return dispatcher.settled
 
     @contextmanager

@@ -285,5 +285,8 @@ class MemoryDisk:
     def free_bytes(self) -> int:
         return 1 << 40
 
+    def free_files(self) -> int | None:
+        return None
+
     def release(self) -> None:
         pass

@@ -356,5 +356,8 @@ class ProcessDisk:
         budget = self.machine.budget_bytes
         return 1 << 40 if budget is None else max(0, budget - self.machine.used_bytes())
 
+    def free_files(self) -> int | None:
+        return None
+
     def release(self) -> None:
         pass
