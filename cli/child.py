@@ -1,10 +1,10 @@
 """Run the user's command for one message: body on stdin, everything else in the environment.
 
 Each command is a separate session. So a Ctrl-C in the terminal reaches only `run`, which lets the command finish; and a
-time-out ends the command with its child processes. The body is passed as an unlinked file, not a pipe: a command that
-does not read it cannot block.
+time-out ends the command with its child processes. The body is passed as a file in memory: a command that does not read
+it cannot block, as it could with a pipe, and no temporary directory is needed.
 The end of what it writes to stderr is kept for the message's history, unless the user forbids it.
-Invariant: the outcome of a command is a reason, and an empty reason means success.
+Invariant: a command that began has an outcome, which is a reason; an empty reason means success, and is never a guess.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ import re
 import select
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from filewheel import Message, timeout_of
 from filewheel.tools.dump import iso
@@ -32,10 +31,18 @@ _POLL_MS_MAX = 1 << 30
 _NOT_IN_A_NAME = re.compile(r"[^A-Z0-9]")
 
 
-def environment(message: Message, late_ms: float, wheel: str, base: dict[str, str]) -> dict[str, str]:
-    """Return the environment of a command."""
+_MFD_NOEXEC_SEAL = 8
+"""From Linux 6.3 on, and needed where vm.memfd_noexec is 2."""
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class NotStarted(Exception):
+    """The command was not started: for a reason of this process or of the machine, not of the message."""
+
+
+def environment(message: Message, late_ms: float, wheel: str, base: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return the environment of a command. Like the body, what is added is UTF-8 in every locale."""
     found = {
-        **base,
         "FILEWHEEL": wheel,
         "FILEWHEEL_WHEEL": wheel,
         "FILEWHEEL_ID": str(message.id),
@@ -47,8 +54,10 @@ def environment(message: Message, late_ms: float, wheel: str, base: dict[str, st
     }
     for key, value in message.headers.items():
         found["FILEWHEEL_H_" + _NOT_IN_A_NAME.sub("_", key.upper())] = value
-    # An environment cannot hold zero bytes; a topic and a header can.
-    return {key: value.replace("\0", "") for key, value in found.items()}
+    # An environment cannot hold zero bytes; a topic and a header can. A path may be no UTF-8.
+    return base | {
+        key.encode(): value.replace("\0", "").encode("utf-8", "surrogateescape") for key, value in found.items()
+    }
 
 
 class Ended(NamedTuple):
@@ -58,6 +67,8 @@ class Ended(NamedTuple):
     """Why it failed; empty when it did not."""
     stderr: bytes = b""
     """The end of what a command that failed wrote there."""
+    by_stop: bool = False
+    """Whether it ended as a program does that is told to stop: by SIGTERM, say."""
 
 
 class Commands:
@@ -70,7 +81,7 @@ class Commands:
         self._wheel = wheel
         self._timeout_us = timeout_us
         # In a nested run, drop the variables of the outer message.
-        self._base = {k: v for k, v in os.environ.items() if not k.startswith("FILEWHEEL_")}
+        self._base = {k: v for k, v in os.environb.items() if not k.startswith(b"FILEWHEEL_")}
         self._live: dict[bytes, subprocess.Popen[bytes]] = {}
         """The commands that nobody has reaped, by message."""
         self._killed: set[bytes] = set()
@@ -80,25 +91,23 @@ class Commands:
     def run(self, message: Message, late_ms: float) -> Ended:
         """Run the command for one message; return how it ended.
 
-        A time-out in the message's header counts in place of the command line's.
+        A time-out in the message's header counts in place of the command line's. Raises NotStarted.
         """
         limit_s = timeout_of(message, None if self._timeout_us is None else self._timeout_us / US_PER_S)
         tail: Tail | None = None
         try:
             tail = None if self._tails is None else self._tails.add()
-            with tempfile.TemporaryFile() as body:
-                body.write(message.payload)
-                body.seek(0)
+            with _in_memory(message.payload) as body:
                 process = self._start(message, late_ms, body.fileno(), tail)
         except (OSError, ValueError) as exc:
-            return Ended(f"cannot be started: {getattr(exc, 'strerror', None) or exc}")
+            raise NotStarted(f"{self._argv[0]}: {getattr(exc, 'strerror', None) or exc}") from exc
         finally:
             if tail is not None:
                 os.close(tail.writes)
         try:
-            reason = self._reason(message.id, process, limit_s)
+            ended = self._wait(message.id, process, limit_s)
             stderr = self._tails.end(tail) if self._tails is not None and tail is not None else b""
-            return Ended(reason, stderr if reason else b"")
+            return ended._replace(stderr=stderr) if ended.reason else ended
         finally:
             with self._lock:
                 self._live.pop(message.id, None)
@@ -108,12 +117,12 @@ class Commands:
         stderr = None if tail is None else tail.writes
         with self._lock:
             if self._aborted:
-                raise ValueError("aborted")
+                raise NotStarted("aborted")
             process = subprocess.Popen(self._argv, stdin=stdin, stderr=stderr, env=env, start_new_session=True)
             self._live[message.id] = process
         return process
 
-    def _reason(self, id_: bytes, process: subprocess.Popen[bytes], limit_s: float | None) -> str:
+    def _wait(self, id_: bytes, process: subprocess.Popen[bytes], limit_s: float | None) -> Ended:
         in_time = _ends_in(process, limit_s)
         with self._lock:
             del self._live[id_]
@@ -122,13 +131,11 @@ class Commands:
                 _kill(process, signal.SIGKILL)  # its child processes, before its number is free
         if not in_time:
             _end(process)
-            return f"took longer than {span(int((limit_s or 0) * US_PER_S))}"
-        code = process.wait()
-        if code < 0:
-            with contextlib.suppress(ValueError):
-                return f"killed by {signal.Signals(-code).name}"
-            return f"killed by signal {-code}"
-        return f"exit code {code}" if code else ""
+            return Ended(f"took longer than {span(int((limit_s or 0) * US_PER_S))}")
+        code = _code(process)
+        if code is None:
+            return Ended("its exit code is not known: something else in this process has taken it")
+        return Ended(_reason(code), by_stop=code in {one for stop in _STOPS for one in (-stop, 128 + stop)})
 
     def running(self) -> list[tuple[bytes, int]]:
         """Return the messages whose commands run, and their processes."""
@@ -170,6 +177,8 @@ def _ends_in(process: subprocess.Popen[bytes], limit_s: float | None) -> bool:
     """Wait until a process has ended, without reaping it: until it is reaped no other process has its number."""
     try:
         fd = os.pidfd_open(process.pid)
+    except ProcessLookupError:  # it has ended, and something else has reaped it
+        return True
     except (AttributeError, OSError):  # an older kernel, or no more files: then it is reaped here
         try:
             process.wait(None if limit_s is None else min(limit_s, threading.TIMEOUT_MAX))
@@ -182,6 +191,42 @@ def _ends_in(process: subprocess.Popen[bytes], limit_s: float | None) -> bool:
         return bool(poll.poll(None if limit_s is None else min(limit_s * 1000, _POLL_MS_MAX)))
     finally:
         os.close(fd)
+
+
+def _reason(code: int) -> str:
+    """Return why a command failed that ended with this code; "" if it did not."""
+    if code >= 0:
+        return f"exit code {code}" if code else ""
+    with contextlib.suppress(ValueError):
+        return f"killed by {signal.Signals(-code).name}"
+    return f"killed by signal {-code}"
+
+
+def _code(process: subprocess.Popen[bytes]) -> int | None:
+    """Return the exit code of a process that has ended, None if that is lost: `wait` would say 0."""
+    if process.returncode is None:
+        try:
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:  # SIGCHLD is ignored, or a library waits for any child
+            process.wait()
+            return None
+    return process.wait()
+
+
+def _in_memory(body: bytes) -> BinaryIO:
+    """Return a file with this content, at its start. Raises OSError."""
+    try:
+        fd = os.memfd_create("filewheel", os.MFD_CLOEXEC | _MFD_NOEXEC_SEAL)
+    except OSError:
+        fd = os.memfd_create("filewheel")
+    file = open(fd, "r+b")
+    try:
+        file.write(body)
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -40,7 +40,7 @@ from filewheel.message import RESULT
 from filewheel.tools.dump import to_json
 
 from . import times
-from .child import Commands
+from .child import Commands, NotStarted
 from .failure import Failure
 from .show.calls import refused
 from .show.output import Output
@@ -52,6 +52,10 @@ _CLAIM = 256
 _LOOK_S = 0.2
 _LOOK_SHARE = 20
 _BEAT_S = 0.5
+_REST_S, _REST_MAX_S = 0.5, 30.0
+"""How long a start that failed is waited for, doubled each time."""
+_STOP_S = 1.0
+"""How long a signal that is sent to all processes of a service takes to reach this one."""
 
 GoOn = Callable[[], bool]
 """Called when nothing is due and nothing is claimed; returns whether to wait for more."""
@@ -194,6 +198,9 @@ class CommandRunner:
         """Requests to end commands that run."""
         self._reporter = Reporter(out)
         self._talk = threading.Lock()
+        self._not_started = ""
+        """Why the last command that was not started was not."""
+        self._rest_s = self._rest_until = 0.0
         self._busy = 0
         self.counts: Counter[str] = Counter()
         """Counts of outcomes: done, retried, buried, cancelled, missed, killed."""
@@ -244,7 +251,13 @@ class CommandRunner:
             if self._stop.asked or self._errors or self._keeper.is_drained:
                 return
             free = self._jobs - self._busy
-            if not free:
+            rests = time.monotonic() < self._rest_until
+            if rests and not self._busy and not go_on():
+                raise Failure(
+                    "failed", f"the command cannot be started ({self._not_started}); what is due stays so",
+                    hint="run it again when there is room; no attempt was used up",
+                )  # fmt: skip
+            if rests or not free:
                 self._count(self._next_event())
                 continue
             batch = self._keeper.claim(free, first=self._first, begun=False)
@@ -261,11 +274,11 @@ class CommandRunner:
                 self._keeper.wait()
 
     def _next_event(self) -> str:
-        """Wait for a command to end, however long it takes, or for a signal."""
-        while True:
-            self._beat()
-            with contextlib.suppress(queue.Empty):
-                return self._events.get(timeout=_BEAT_S)
+        """Wait a moment for a command to end, or a signal; return "" when there was none."""
+        self._beat()
+        with contextlib.suppress(queue.Empty):
+            return self._events.get(timeout=_BEAT_S)
+        return ""
 
     def stalled_s(self) -> float:
         """Return for how many seconds the keeper's own thread has not come around."""
@@ -276,7 +289,7 @@ class CommandRunner:
         return f"firing: {count(self._busy, 'command')} run, {self.counts['done']:,} done"
 
     def _count(self, event: str) -> None:
-        if event != "signal":
+        if event not in ("", "signal"):
             self._busy -= 1
             self.counts[event] += 1
 
@@ -322,9 +335,14 @@ class CommandRunner:
         if self._keeper.begin(message):
             return "cancelled"
         started_us = self._keeper.now_us()
-        reason, stderr = self.commands.run(message, late_ms(message))
+        try:
+            reason, stderr, by_stop = self.commands.run(message, late_ms(message))
+        except NotStarted as exc:
+            return "aborted" if self.commands.is_aborted else self._put_back(message, exc)
+        self._rest_s = self._rest_until = 0.0
         kill = self._kills.pop(message.id, None)
-        if reason and self.commands.is_aborted:  # it stays claimed: it fires again at once, and as the same attempt
+        # What stays claimed fires again at once, and as the same attempt.
+        if reason and (self.commands.is_aborted or (by_stop and kill is None and self._is_stopping())):
             return "aborted"
         if reason:
             return self._fail(message, started_us, reason, stderr, kill)
@@ -333,6 +351,25 @@ class CommandRunner:
         else:
             self._keeper.ack(message)
         return "done"
+
+    def _put_back(self, message: Message, exc: NotStarted) -> str:
+        """Offer a message again, unchanged: a command that did not begin has not failed."""
+        self._kills.pop(message.id, None)
+        self._keeper.unbegin(message.id)
+        self._keeper.give_back(message)
+        self._not_started = str(exc)
+        self._rest_s = min(self._rest_s * 2 or _REST_S, _REST_MAX_S)
+        self._rest_until = time.monotonic() + self._rest_s
+        again = f"again in {span(int(self._rest_s * times.US_PER_S))}"
+        self._say(f"the command for {name_of(message)} cannot be started ({exc}); {again}", warn=True)
+        return "not started"
+
+    def _is_stopping(self) -> bool:
+        """Return whether this process is told to stop: the command may have been told so together with it."""
+        end = time.monotonic() + _STOP_S
+        while not self._stop.asked and time.monotonic() < end:
+            time.sleep(0.01)
+        return self._stop.asked
 
     def _fail(self, message: Message, started_us: int, reason: str, stderr: bytes, kill: Kill | None) -> str:
         if kill is not None:

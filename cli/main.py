@@ -24,6 +24,7 @@ except ImportError as exc:
 
 from .failure import INTERRUPTED, MEANING, USAGE, failure_of
 from .foreign import meant
+from .inherited import settle
 from .show.output import Output
 from .signals import Abort, Quit, exits_with, until_exit
 from .verb import common
@@ -205,16 +206,6 @@ def cli(ctx: click.Context) -> None:
 
 def main() -> None:
     """The entry point."""
+    settle()
     until_exit()
-    _open_closed_streams()
     cli.main()
-
-
-def _open_closed_streams() -> None:
-    """Open missing stdin, stdout or stderr as empty streams, before a file gets their number."""
-    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-            setattr(sys, name, open(fd, mode, closefd=False))

@@ -2,7 +2,8 @@
 
 For development. This process imports nothing of the program, so no source, however wrong, can end it. It looks at the
 times and sizes of the Python files below the present directory. A change ends the child as SIGTERM does: running calls
-end, and its processes with it. A child that fails is started again after the next change.
+end, and its processes with it. A child that fails is started again after the next change. The kernel kills the child
+when this process is killed.
 Invariants: at most one child runs; it is in a process group of its own, so each signal reaches it once; it ends when
 this process does.
 """
@@ -15,7 +16,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from importlib.util import cache_from_source
@@ -192,14 +192,3 @@ def _end(child: subprocess.Popen[bytes], within_s: float) -> None:
         log.error("process %d did not end in time; it is killed", child.pid)
         child.kill()
         child.wait()
-
-
-def end_with(parent_pid: int) -> None:
-    """In the child: end as SIGTERM does when the parent has ended, however that was."""
-
-    def watch() -> None:
-        while os.getppid() == parent_pid:
-            time.sleep(_LOOK_S)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, name="filewheel-parent", daemon=True).start()

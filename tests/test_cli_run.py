@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.child import Commands, environment
+from cli.child import Commands, NotStarted, environment
 from filewheel import Message, MessageId, Scheduler, Wheel
 from tests.cli_support import Fw, Terminal, finish, stopped
 from tests.support import eventually
@@ -207,7 +207,7 @@ def test_a_command_gets_the_body_on_stdin_and_the_rest_in_its_environment(fw: Fw
 def test_zero_bytes_are_left_out_of_the_environment() -> None:
     message = Message(MessageId.make(0, 0, 0), b"", "a\0b", {"k\0": "v\0"})
     found = environment(message, 0, "/w", {})
-    assert (found["FILEWHEEL_TOPIC"], found["FILEWHEEL_H_K_"]) == ("ab", "v")
+    assert (found[b"FILEWHEEL_TOPIC"], found[b"FILEWHEEL_H_K_"]) == (b"ab", b"v")
 
 
 def test_a_command_can_enqueue_into_the_same_wheel(fw: Fw) -> None:
@@ -303,12 +303,12 @@ def test_a_command_that_is_not_there_is_refused_before_anything_is_claimed(fw: F
     assert fw.pending()[0]["attempt"] == 0
 
 
-def test_a_command_that_cannot_be_started_has_failed(tmp_path: Path) -> None:
+def test_a_command_that_cannot_be_started_has_not_begun(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text("#!/nonexistent/interpreter\n")
     broken.chmod(0o755)
-    reason, _ = Commands([str(broken)], "/w", None).run(Message(MessageId.make(0, 0, 0), b""), 0)
-    assert reason.startswith("cannot be started: ")
+    with pytest.raises(NotStarted, match="broken: No such file"):
+        Commands([str(broken)], "/w", None).run(Message(MessageId.make(0, 0, 0), b""), 0)
 
 
 def test_many_jobs_that_fail_put_their_keyed_messages_back_beside_one_another(fw: Fw) -> None:

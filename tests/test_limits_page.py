@@ -56,7 +56,3 @@ def _kib(size: int) -> str:
 def test_a_limit_of_the_page_is_that_of_the_code(item: str, numbers: list[str]) -> None:
     for number in numbers:
         assert number in _ROWS[item]
-
-
-def test_the_page_says_how_many_failed_starts_end_the_waiting_calls() -> None:
-    assert f"after {pool.STARTS_MAX} failed starts" in (REPO / "docs/limits.md").read_text()

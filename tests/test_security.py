@@ -64,8 +64,8 @@ def test_a_link_in_the_place_of_a_directory_of_the_wheel_is_not_followed(
 def test_no_header_sets_a_variable_outside_of_its_prefix() -> None:
     names = ["PATH", "LD_PRELOAD", "BASH_FUNC_ls%%", "=PATH", "", "\n", "ID", "FILEWHEEL", "../X", "filewheel_id", "ä"]
     message = Message(MessageId.make(0, 0, 0), b"", "topic", dict.fromkeys(names, "evil"))
-    base = {"PATH": "/bin", "LD_PRELOAD": "mine"}
-    found = environment(message, 0, "/w", base)
+    base = {b"PATH": b"/bin", b"LD_PRELOAD": b"mine"}
+    found = {k.decode(): v.decode() for k, v in environment(message, 0, "/w", base).items()}
     assert (found["PATH"], found["LD_PRELOAD"], found["FILEWHEEL"]) == ("/bin", "mine", "/w")
     evil = {name for name, value in found.items() if value == "evil"}
     assert evil

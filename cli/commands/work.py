@@ -11,12 +11,13 @@ from contextlib import nullcontext
 import click
 
 from filewheel import AsyncScheduler, Scheduler
+from filewheel.tools import die_with
 
 from ..failure import Failure
 from ..input.params import DURATION
 from ..input.target import load_scheduler
 from ..notify import Service
-from ..reload import end_with, work_again_and_again
+from ..reload import work_again_and_again
 from ..show.logs import log_lines
 from ..show.output import Output
 from ..show.pauses import names
@@ -94,7 +95,7 @@ def command(
         with log_lines(out, logging.WARNING if out.quiet else logging.INFO):
             sys.exit(work_again_and_again([*(["-q"] if out.quiet else []), "work", target, *argv], stop_s))
     if child_of is not None:
-        end_with(child_of)
+        die_with(child_of)
     with nullcontext() if once else quiet_end():  # an import may take long
         scheduler = load_scheduler(target)
         plain = scheduler.blocking if isinstance(scheduler, AsyncScheduler) else scheduler

@@ -10,7 +10,9 @@ Invariant: children lose a descriptor from before its lock is taken until after 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any, Literal
@@ -54,6 +56,16 @@ IMPORTS = threading.RLock()
 """Held during an import on demand. A fork waits for its end: in a child of the middle of it, the import never ends."""
 _take, _free = IMPORTS.acquire, IMPORTS.release
 os.register_at_fork(before=_take, after_in_parent=_free, after_in_child=_free)
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent_pid: int) -> None:
+    """Have the kernel kill this process when the thread that started it ends, and at once if that has ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+
 
 AfterFork = Literal["raise", "reopen"]
 """The mode of an inherited handle in a forked child: each call raises Forked, or the first call reopens it."""

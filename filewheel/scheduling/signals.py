@@ -1,5 +1,7 @@
 """SIGINT and SIGTERM for a program that does nothing but fire: the first asks for the end, the second hurries it.
 
+A signal that the parent made this program ignore stays ignored, as SIGINT does in the background of a script.
+
 Invariant: the program's own handlers are back when the block ends; other threads than the main one handle no signals.
 """
 
@@ -70,7 +72,8 @@ def signals() -> Iterator[queue.SimpleQueue[int]]:
     def ask(number: int, frame: FrameType | None) -> None:
         asked.put(number)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    heeded = [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, ask) for number in heeded}
     try:
         yield asked
     finally:

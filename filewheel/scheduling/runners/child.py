@@ -4,8 +4,7 @@
 found. Only the arguments of `serve` are pickled; calls and answers are bytes in frames. A frame starts with a random
 token of this process, so a handler that writes to a foreign descriptor cannot make one by accident.
 The process must not outlive its parent, even while a C function holds the interpreter's lock for an hour: the kernel
-kills it when the pipe to the parent closes. A thread watches the parent too, because a process that was forked from the
-parent may hold the pipe open, and because only Linux sends this signal.
+kills it. Only the parent ends it: a SIGTERM or a Ctrl-C that is sent to all processes of a service leaves a call alone.
 Before the first call of a function, the parent lets the process import it, by a frame without a request: an import may
 take seconds, and does not belong to the time of the call.
 One byte follows a call, and is read just before the function starts: if the process ends with that byte unread, the
@@ -16,16 +15,13 @@ Invariant: the process writes one frame when it is ready, and one for each frame
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import importlib
 import multiprocessing
 import os
-import select
 import signal
 import struct
 import sys
-import threading
 import zlib
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -33,6 +29,7 @@ from typing import Any
 
 import msgpack
 
+from filewheel.disk.forks import die_with
 from filewheel.scheduling.runners.runner import failure_of
 
 TOKEN_BYTES = 16
@@ -74,11 +71,13 @@ def take(buffer: bytearray, token: bytes) -> tuple[int, bytes] | None:
 
 def serve(requests: Connection, answers: Connection, token: bytes, parent_pid: int) -> None:
     """Answer calls until the pipe ends. The main function of a process of the pool."""
-    # Ctrl-C is for the parent; SIGTERM ends this process; the parent's thread had blocked SIGINT.
+    die_with(parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    _end_with_parent(parent_pid)
+    # Not ignored: a program that the function starts would ignore it too.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.siginterrupt(signal.SIGTERM, False)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or each program that the function starts would seem to succeed
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the parent's thread had blocked both
     # A daemon of multiprocessing may not start processes; a handler may need to.
     multiprocessing.current_process().daemon = False
     for end in (requests, answers):
@@ -115,35 +114,6 @@ def resolve(target: str) -> Callable[..., Any]:
     if not callable(found):
         raise TypeError(f"{target!r} is a {type(found).__name__}, not a function")
     return found  # type: ignore[no-any-return]
-
-
-def _end_with_parent(parent_pid: int) -> None:
-    """Arrange that this process ends when its parent does."""
-    parent = multiprocessing.parent_process()
-    watched = select.poll()
-    if parent is not None:
-        # multiprocessing keeps this pipe open in the parent, and writes nothing to it after the start.
-        pipe = parent.sentinel
-        watched.register(pipe, select.POLLIN)
-        with contextlib.suppress(AttributeError, OSError):  # only Linux has F_SETSIG
-            fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
-            fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)  # type: ignore[attr-defined,unused-ignore]
-            fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-    try:
-        watched.register(os.pidfd_open(parent_pid), select.POLLIN)
-    except ProcessLookupError:
-        os._exit(PIPE_LOST)
-    except (AttributeError, OSError):
-        pass  # an older kernel: only the pipe is watched
-    # It polls at once, so it also sees a parent that ended before the requests above.
-    threading.Thread(target=_watch, args=(watched,), name="filewheel-parent", daemon=True).start()
-
-
-def _watch(watched: select.poll) -> None:
-    # A handler may close foreign descriptors; an invalid descriptor ends the process too.
-    while not watched.poll():
-        pass
-    os._exit(PIPE_LOST)
 
 
 def _answer(functions: list[str], request: bytes | None) -> bytes:

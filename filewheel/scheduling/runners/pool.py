@@ -3,6 +3,7 @@
 `concurrent.futures.ProcessPoolExecutor` is not enough: one segmentation fault fails every call in it, a running call
 cannot be ended at its time-out, and arguments are pickled. Here a thread starts a process, sends it a call, waits for
 the answer, the end of the process, or the time-out, and starts another process after the end of one.
+While no process can be started the calls wait: they have not begun, so they have not failed.
 Invariant: for every accepted call `done` is called once, after the call has ended. A call begins, and its time starts,
 when its process has imported its functions.
 """
@@ -28,15 +29,15 @@ from filewheel.message import US_PER_S
 from filewheel.runs.run import KILLED_TEXT
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.runners.child import RETURNED, preparing
-from filewheel.scheduling.runners.process import KILL_AFTER_S, Process, Waker, end_text
+from filewheel.scheduling.runners.process import Process, Waker, end_text
 
 log = logging.getLogger(__name__)
 
 START_LIMIT_US = 120 * US_PER_S  # for a start, and for an import: it hangs; even large libraries import faster
-STARTS_MAX = 3  # this many failed starts in a row fail the waiting calls
+STARTS_MAX = 3  # after this many failed starts in a row the log says why the calls wait
 PAUSE_S, PAUSE_MAX_S = 0.1, 30.0  # before the next start; doubled each time
 GIVEN_MAX = 3  # a call is given to this many processes that end before they begin it
-LEAVE_S = 5  # the time that an idle process has to exit by itself
+LEAVE_MIN_S, LEAVE_S = 1, 5  # the time that an idle process has to exit by itself
 UNKILLABLE_S = 10  # `close` waits no longer for a process that cannot be killed, such as one in a broken device
 REST_US = 1 << 62  # never
 
@@ -54,6 +55,9 @@ class Result:
     """Of the others: the event, as a sentence."""
     exit_status: str = ""
     """Of a process that ended: a signal's name such as "SIGSEGV", or the exit code such as "3"."""
+
+
+_NOT_BEGUN = Result("closed", message="the pool was closed before the call was begun")
 
 
 @dataclass(slots=True, eq=False)
@@ -169,9 +173,9 @@ class Pool:
             self.close_at_us = min(self.close_at_us, self.clock.steady_us() + round(timeout_s * US_PER_S))
             threads = [*self._threads]
             self._wake(threads)
-        self._fail_queue(Result("closed", message="the pool was closed before the call was begun"))
+        self._refuse_queue()
         atexit.unregister(self._close_at_exit)
-        end_us = self.clock.steady_us() + round((timeout_s + LEAVE_S + KILL_AFTER_S + UNKILLABLE_S) * US_PER_S)
+        end_us = self.clock.steady_us() + round((timeout_s + LEAVE_S + UNKILLABLE_S) * US_PER_S)
         if threading.current_thread() not in (each.thread for each in threads):
             for each in threads:
                 each.thread.join(max(0, end_us - self.clock.steady_us()) / US_PER_S)
@@ -227,7 +231,7 @@ class Pool:
                 self._queue.appendleft(call)
                 self._wake_idle()
                 return
-        call.answer(Result("closed", message="the pool was closed before the call was begun"))
+        call.answer(_NOT_BEGUN)
 
     def is_fruitful(self) -> None:
         """Note that a process has answered a call: the next start does not wait."""
@@ -237,31 +241,32 @@ class Pool:
                 self._wake(self._threads)
 
     def is_fruitless(self, why: str) -> None:
-        """Note that a process ended before it had a call; after several in a row the queued calls fail."""
+        """Note that a process ended before it had a call: the queued calls wait for another."""
         with self._lock:
             pause_s: float = min(PAUSE_MAX_S, PAUSE_S * 2 ** min(self.fruitless, 16))
             self.start_at_us = self.clock.steady_us() + round(pause_s * US_PER_S)
             self.fruitless += 1
-            fails = self.fruitless >= STARTS_MAX and not any(each.is_up for each in self._threads)
+            calls = len(self._queue)
+            lasts = self.fruitless >= STARTS_MAX and not any(each.is_up for each in self._threads)
         log.warning("a process of the pool ended before it had a call (%s); the next starts in %.1f s", why, pause_s)
-        if fails:
-            says = (
-                f"processes end before they have a call, {self.fruitless} in a row: {why}. Their errors are on "
-                'stderr; a script must start its work under `if __name__ == "__main__":`'
-            )
-            self._fail_queue(Result("died", message=says))
+        if lasts:
+            log.critical(
+                "processes end before they have a call, %d in a row: %s. %d calls wait. Their errors are on stderr; a "
+                'script must start its work under `if __name__ == "__main__":`',
+                self.fruitless, why, calls,
+            )  # fmt: skip
 
     def has_left(self, thread: _Attendant) -> None:
         """Note that a thread has ended."""
         with self._lock:
             thread.waker.close()
 
-    def _fail_queue(self, result: Result) -> None:
+    def _refuse_queue(self) -> None:
         with self._lock:
             calls = [*self._queue]
             self._queue.clear()
         for call in calls:
-            call.answer(result)
+            call.answer(_NOT_BEGUN)
 
 
 class _Attendant:
@@ -332,7 +337,7 @@ class _Attendant:
         finally:
             self.is_up = False
             left_s = (pool.close_at_us - self._clock.steady_us()) / US_PER_S
-            status = process.end(0 if process.is_lost else max(KILL_AFTER_S, min(LEAVE_S, left_s)))
+            status = process.end(0 if process.is_lost else max(LEAVE_MIN_S, min(LEAVE_S, left_s)))
             process.release()
         if not (process.had_calls or pool.is_closing):
             pool.is_fruitless(end_text(status))

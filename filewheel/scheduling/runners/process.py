@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 
+from filewheel.disk import descriptors
 from filewheel.message import US_PER_S
 from filewheel.scheduling.runners.child import BEGIN, PIPE_LOST, TOKEN_BYTES, frame, serve, take
 
-KILL_AFTER_S = 1  # from SIGTERM to SIGKILL
 _STATUS_LOOKS, _STATUS_LOOK_S = 50, 0.001
 _POLL_MS_MAX = 1 << 30
 _CHUNK_BYTES = 1 << 16  # the capacity of a pipe
@@ -36,9 +36,7 @@ class Waker:
     """A pipe that wakes the thread that waits for a process."""
 
     def __init__(self) -> None:
-        self.fd, self._writes = os.pipe()
-        os.set_blocking(self.fd, False)
-        os.set_blocking(self._writes, False)
+        self.fd, self._writes = descriptors.pipe()
 
     def wake(self) -> None:
         """End the wait, or the next one. Does nothing once it is closed."""
@@ -67,6 +65,10 @@ class Process:
 
     def __init__(self, waker: Waker) -> None:
         """Start it. Cost: some milliseconds here, and about 0.1 s until it is ready. Raises OSError."""
+        try:
+            os.getcwd()  # it is told to start there
+        except FileNotFoundError as exc:
+            raise OSError(exc.errno, "the working directory was removed: start the program again, in another") from exc
         self._waker = waker
         self._token = secrets.token_bytes(TOKEN_BYTES)
         with contextlib.ExitStack() as undo:
@@ -76,7 +78,7 @@ class Process:
                 os.set_blocking(end.fileno(), False)
             args = child_reads, child_writes, self._token, os.getpid()
             self._process = _SPAWN.Process(target=serve, args=args, name="filewheel-pool", daemon=True)
-            with _without_ctrl_c():
+            with _blocked_signals():
                 self._process.start()
             undo.pop_all()
         child_reads.close()
@@ -150,10 +152,8 @@ class Process:
         """Wait this long for it to exit, then kill it; return its exit status."""
         self._requests.close()
         if not (leave_s and self._has_ended_in(leave_s)):
-            self._process.terminate()
-            if not self._has_ended_in(KILL_AFTER_S):
-                self._process.kill()
-                self._has_ended_in(None)
+            self._process.kill()
+            self._has_ended_in(None)
         return self.exit_status()
 
     def exit_status(self) -> str:
@@ -220,11 +220,11 @@ def end_text(status: str) -> str:
 
 
 @contextlib.contextmanager
-def _without_ctrl_c() -> Iterator[None]:
-    """Block SIGINT in the started process until it ignores it: Ctrl-C would end it during its imports."""
-    # The tracker is started first: its start unblocks the signal, and it must not inherit the blocked one.
+def _blocked_signals() -> Iterator[None]:
+    """Block SIGINT and SIGTERM in the started process until it heeds neither: they would end it during its imports."""
+    # The tracker is started first: its start unblocks the signals, and it must not inherit the blocked ones.
     resource_tracker.ensure_running()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     try:
         yield
     finally:
@@ -232,7 +232,8 @@ def _without_ctrl_c() -> Iterator[None]:
 
 
 def _pipe(undo: contextlib.ExitStack) -> tuple[Connection, Connection]:
-    reads, writes = multiprocessing.Pipe(duplex=False)
+    ends = descriptors.pipe(0)
+    reads, writes = Connection(ends[0], writable=False), Connection(ends[1], readable=False)
     undo.callback(reads.close)
     undo.callback(writes.close)
     return reads, writes
