@@ -39,7 +39,7 @@ def dead_letters(config: Mapping[str, Any], topic: str, *, limit: int = 100) -> 
     """
     check_whole("limit", limit)
     found = []
-    for record in last_records(config, Policy(topic).dead_letter_topic, limit):
+    for record in last_records(config, Policy(topic).dead_letter_topic, limit, group=f"filewheel-{topic}"):
         named = h.read(record.headers)
         target = named.get(h.TARGET_TOPIC)
         reason, origin = _text(named.get(h.ERROR)), _text(named.get(h.ORIGIN))

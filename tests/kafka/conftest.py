@@ -20,6 +20,7 @@ from tests.kafka.broker import launch
 from tests.kafka.cluster import Cluster
 from tests.kafka.jars import Unavailable, exclusive, find_program
 from tests.kafka.nodes import Nodes
+from tests.kafka.secured import SETTINGS, Secured
 
 ANSWER_TIMEOUT_S = 30.0
 
@@ -129,3 +130,10 @@ def make_topic(admin: Any, name: str, partitions: int = 1, *, replicas: int = -1
 def nodes(tmp_path: Path, cluster: Any) -> Nodes:
     """Nodes on the cluster in memory of the test's file, which is its own fixture `cluster`."""
     return Nodes(tmp_path, cluster)
+
+
+@pytest.fixture(scope="session")
+def secured(can_run_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A broker with users and rules: one for each worker of a run."""
+    with Cluster(tmp_path_factory.mktemp("secured"), settings=SETTINGS) as cluster:
+        yield Secured(cluster.bootstrap)

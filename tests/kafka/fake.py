@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from filewheel.errors import ClusterError, MissingTopic
+from filewheel.errors import ClusterError, MissingTopic, NotAllowed
 from filewheel.kafka.node.transport import (
     BEGINNING,
     Done,
@@ -26,6 +26,8 @@ from filewheel.kafka.node.transport import (
 from filewheel.kafka.records.last_read import NO_EPOCH, LastRead
 from filewheel.kafka.records.record import Outgoing, Record
 from tests.kafka.fake_readers import FakeFollower, FakeMarkers
+
+DENIED = Refusal("Topic authorization failed")
 
 
 @dataclass
@@ -102,9 +104,16 @@ class Cluster:
         self.refused: dict[str, Refusal] = {}
         """Topics that refuse each record."""
         self.is_down = False
+        self.denied: set[tuple[str, str]] = set()
+        """What the user may not do: ("read" or "write", topic)."""
         self.stamp: Callable[[], int | None] = lambda: None
         """The broker's time of a record, if the topic has it."""
         self._serial = itertools.count()
+
+    def allow(self, operation: str, topic: str) -> None:
+        """Raise NotAllowed if the user may not do this."""
+        if (operation, topic) in self.denied:
+            raise NotAllowed(f"{topic}: Topic authorization failed", hint="check its access rights")
 
     # What producers do.
 
@@ -217,6 +226,7 @@ class FakeSink:
     def open(self) -> int:
         if self.cluster.is_down:
             raise ClusterError("the cluster is down")
+        self.cluster.allow("write", f"{self.cluster.topic}.cursor")
         self.epoch = self.cluster.epochs.get(self.partition, 0) + 1
         self.cluster.epochs[self.partition] = self.epoch
         if self.exactly_once:
@@ -241,7 +251,11 @@ class FakeSink:
             return Outcome(End.FENCED, every, reason="fenced")
         if end is End.FAILED:
             return Outcome(end, every, reason="timed out")
-        refused = {n: self.cluster.refused[r.topic] for n, r in enumerate(unit.records) if self._is_refused(r)}
+        refusals = {
+            **dict.fromkeys((t for op, t in self.cluster.denied if op == "write"), DENIED),
+            **self.cluster.refused,
+        }
+        refused = {n: refusals[r.topic] for n, r in enumerate(unit.records) if r.topic in refusals}
         if not self.exactly_once:
             for n, record in enumerate(unit.records):
                 if n not in refused:
@@ -255,9 +269,6 @@ class FakeSink:
         if end is End.DELIVERED:
             return Outcome(end)
         return Outcome(end, every if self.exactly_once else frozenset(), reason="no answer")
-
-    def _is_refused(self, record: Outgoing) -> bool:
-        return record.topic in self.cluster.refused
 
     def close(self) -> None:
         """Nobody hears of what is under way. It may still arrive; a transaction until the next sink is open."""
@@ -285,6 +296,7 @@ class FakeSource:
         cluster.join(self)
 
     def poll(self, limit: int, timeout_s: float) -> Polled:
+        self.cluster.allow("read", self.cluster.topic)
         self._rebalanced()
         records: list[Record] = []
         ends: dict[int, int] = {}

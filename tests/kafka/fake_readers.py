@@ -21,6 +21,7 @@ class FakeMarkers:
     def read(self, partition: int, barrier: int) -> bytes | None:
         if self.cluster.is_down:
             raise ClusterError("the cluster is down")
+        self.cluster.allow("read", f"{self.cluster.topic}.cursor")
         log = self.cluster.logs[f"{self.cluster.topic}.cursor", partition]
         found = [e.value for e in log.entries[:barrier] if e.key == str(partition).encode()]
         return found[-1] if found else None

@@ -8,75 +8,18 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli_support import finish, invoke, start, stopped
-from tests.kafka.cluster import Cluster
 from tests.kafka.conftest import make_topic
 from tests.kafka.reading import ANSWER_TIMEOUT_S, read
+from tests.kafka.secured import Secured, as_user
 from tests.support import eventually
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
-admin_words = pytest.importorskip("confluent_kafka.admin")
-
-USERS = {"root": "root-secret", "ann": "hush"}
-SETTINGS = [
-    "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:SASL_PLAINTEXT",
-    "sasl.enabled.mechanisms=PLAIN",
-    "sasl.mechanism.inter.broker.protocol=PLAIN",
-    "listener.name.plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required "
-    f'username="root" password="{USERS["root"]}" '
-    + " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
-    + ";",
-    "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users=User:root;User:ANONYMOUS",  # the listener between controllers asks nobody
-]
-
-
-def as_user(name: str, password: str = "") -> dict[str, str]:
-    """Return the settings of a client."""
-    return {
-        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": name,
-        "sasl.password": password or USERS[name],
-    }  # fmt: skip
-
-
-class Secured:
-    """A broker with users, and its administrator."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
-        self.config = {"bootstrap.servers": bootstrap, **as_user("root")}
-        self.admin = admin_words.AdminClient(self.config)
-
-    def allow(self, user: str, kind: str, name: str, *operations: str, prefixed: bool = False) -> None:
-        pattern = "PREFIXED" if prefixed else "LITERAL"
-        rules = [
-            admin_words.AclBinding(
-                admin_words.ResourceType[kind], name, admin_words.ResourcePatternType[pattern], f"User:{user}", "*",
-                admin_words.AclOperation[operation], admin_words.AclPermissionType.ALLOW,
-            )
-            for operation in operations
-        ]  # fmt: skip
-        for done in self.admin.create_acls(rules).values():
-            done.result(ANSWER_TIMEOUT_S)
-
-    def place(self, topic: str, user: str, password: str = "") -> list[str]:
-        """Return the options of a verb."""
-        words = [f"{name}={value}" for name, value in as_user(user, password).items()]
-        return ["-b", self.bootstrap, "-t", topic, *(part for word in words for part in ("-X", word))]
-
-    def values(self, topic: str) -> list[bytes]:
-        return sorted(message.value() for message in read(self.bootstrap, topic, **as_user("root")))
-
-
-@pytest.fixture(scope="module")
-def secured(can_run_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    with Cluster(tmp_path_factory.mktemp("secured"), settings=SETTINGS) as cluster:
-        yield Secured(cluster.bootstrap)
+pytest.importorskip("confluent_kafka.admin")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from filewheel.errors import ClusterError, NoBroker, WrongSource
+from filewheel.errors import ClusterError, NoBroker, NotAllowed, WrongSource
 from filewheel.kafka.node.health import Problem
 from filewheel.kafka.node.note import Note
 from filewheel.kafka.node.owner import State
@@ -247,6 +247,27 @@ def test_a_standby_that_falls_behind_or_gives_up_is_a_warning(monkeypatch: pytes
     (problem,) = standby.watched(STUCK_S + 2)
     assert problem.reason == "the standby of partition 0 took nothing in for 31 s: no luck"
     assert standby.node.health().is_serving
+
+
+@pytest.mark.parametrize("right", [("write", "delay.cursor"), ("read", "delay.cursor"), ("write", "target")])
+def test_a_right_that_a_node_lacks_is_named_until_it_is_given(right: tuple[str, str]) -> None:
+    cluster = Cluster(partitions=1)
+    cluster.denied.add(right)
+    put(cluster, 1000)
+    hands = a_node(cluster)
+    (reason,) = stuck(hands.watched(STUCK_S + 4))
+    assert "Topic authorization failed" in reason
+    cluster.denied.clear()
+    hands.watched(12)
+    assert cluster.values() == [b"x"]
+    assert hands.node.health().problems == []
+
+
+def test_a_node_that_may_not_read_its_topic_ends_and_says_so() -> None:
+    cluster = Cluster(partitions=1)
+    cluster.denied.add(("read", "delay"))
+    with pytest.raises(NotAllowed, match="delay: Topic authorization failed"):
+        a_node(cluster)
 
 
 # -- a topic that is made anew --------------------------------------------------------------------------------

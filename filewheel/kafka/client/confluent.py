@@ -129,7 +129,7 @@ class ConfluentTransport:
 
     def follower(self) -> ConfluentFollower:
         """Return a reader for the wheels of a standby."""
-        return ConfluentFollower(self._reading("follower"), self.topic, self.cursor)
+        return ConfluentFollower(self._reading(), self.topic, self.cursor)
 
     def stamp(self) -> int | None:
         """Append a record to the topic of markers; return the broker's time of it, in ms. Raises ClusterError."""
@@ -199,17 +199,18 @@ class ConfluentTransport:
     def _log_reader(self) -> LogReader:
         with self._lock:
             if self._reader is None:
-                self._reader = LogReader(self._reading("reader"), self.cursor)
+                self._reader = LogReader(self._reading(), self.cursor)
             return self._reader
 
     def _log_watcher(self) -> LogWatcher:
         with self._lock:
             if self._watcher is None:
-                self._watcher = LogWatcher(self._reading("watch"), self._admin, self.topic)
+                self._watcher = LogWatcher(self._reading(), self._admin, self.topic)
             return self._watcher
 
-    def _reading(self, purpose: str) -> dict[str, Any]:
-        return {**self._config, "group.id": f"{self._group}.{purpose}"}
+    def _reading(self) -> dict[str, Any]:
+        """Return the settings of a reader. It never joins the group: with its name it needs no right of its own."""
+        return {**self._config, "group.id": self._group}
 
 
 def producing(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class ConfluentLevels:
     def ends(self, places: Sequence[Place]) -> dict[Place, int]:
         """Return where the logs of these partitions end, of those that are known. Raises ClusterError if none is."""
         if self._reader is None:
-            self._reader = LogReader({**self._config, "group.id": f"{self._group}.reader"}, "")
+            self._reader = LogReader({**self._config, "group.id": self._group}, "")
         return {place: end for place, (_, end) in self._reader.ranges(places).items()}
 
     def interrupt(self) -> None:

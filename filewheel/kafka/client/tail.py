@@ -20,15 +20,17 @@ ANSWER_S = 10.0
 READ_S = 60.0
 
 
-def last_records(config: Mapping[str, Any], topic: str, limit: int, *, clock: Clock = SYSTEM_CLOCK) -> list[Record]:
-    """Return the last records of a topic by their timestamps, the oldest first. Needs the right to read the topic.
+def last_records(
+    config: Mapping[str, Any], topic: str, limit: int, *, group: str, clock: Clock = SYSTEM_CLOCK
+) -> list[Record]:
+    """Return the last records of a topic by their timestamps, the oldest first.
+
+    Needs the rights to read the topic and to describe the group, which it does not join.
 
     Cost: a read of up to `limit` records of each partition. Raises NoBroker, MissingTopic, NotAllowed, ClusterError.
     """
     words = client()
-    consumer = made(
-        words.Consumer, {**READING, **config, "group.id": "filewheel-look", "auto.offset.reset": "earliest"}
-    )
+    consumer = made(words.Consumer, {**READING, **config, "group.id": group, "auto.offset.reset": "earliest"})
     try:
         found = listed(consumer, topic, str(config.get("bootstrap.servers", "")), ANSWER_S)
         try:
