@@ -25,7 +25,7 @@ from cli.main import cli
 from filewheel import Scheduler, Wheel, add_backup
 from filewheel.message import PREFIX
 from filewheel.metrics import Metrics
-from tests.cli_support import finish, invoke, start
+from tests.cli.support import finish, invoke, start
 from tests.support import REPO
 
 PLACE = REPO / "data" / "api.txt"

@@ -9,22 +9,28 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
-from filewheel import Wheel
+from filewheel import Keeper, Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.tools.verify import verify
+from tests.support import FakeClock
+
+if TYPE_CHECKING:
+    from tests.cli.support import Fw
 
 LONG = [
-    "crash/test_short.py", "test_docs.py", "test_cli_backup.py", "test_cli_examples.py",
-    "replication/test_link_away.py", "scheduling/test_takeover.py", "model/test_model.py", "test_cli_work.py",
+    "crash/test_short.py", "project/test_docs.py", "cli/test_backup.py", "cli/test_main_examples.py",
+    "replication/test_link_away.py", "scheduling/test_scheduler_takeover.py", "model/test_model.py", "cli/test_work.py",
     "scheduling/test_scheduler_crash.py",
-    "replication/test_sets_at_random.py", "scheduling/test_pool.py", "test_cli_demo.py", "test_cli_run.py",
-    "replication/test_link.py", "crash/test_runner.py", "bench/jobs/test_jobs.py", "test_keys.py", "test_aio.py",
-    "crash/test_mutants.py", "test_notify.py",
-    "test_plain_schedules_crash.py", "test_cli_run_schedules.py", "test_dist.py",
+    "replication/test_sets_at_random.py", "scheduling/runners/test_pool.py", "cli/test_demo.py", "cli/test_run.py",
+    "replication/test_link.py", "crash/test_runner.py", "bench/jobs/test_jobs.py", "keys/test_unique.py",
+    "aio/test_wheel.py",
+    "crash/test_mutants.py", "cli/test_notify.py",
+    "schedules/test_plain_crash.py", "cli/test_run_schedules.py", "project/test_dist.py",
 ]  # fmt: skip
 """The files that take longest, which begin first: one that begins last leaves all cores but one idle."""
 
@@ -68,10 +74,32 @@ def wheel_dir(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 @pytest.fixture
-def wheel(wheel_dir: Path) -> Iterator[Wheel]:
-    """An open wheel."""
-    with Wheel(wheel_dir) as opened:
+def clock() -> FakeClock:
+    """A clock that moves only when told to."""
+    return FakeClock()
+
+
+@pytest.fixture
+def wheel(wheel_dir: Path, request: pytest.FixtureRequest) -> Iterator[Wheel]:
+    """An open wheel; on the clock of the test, if it has one."""
+    clock = request.getfixturevalue("clock") if "clock" in request.fixturenames else None
+    with Wheel(wheel_dir, clock=clock) as opened:
         yield opened
+
+
+@pytest.fixture
+def keeper(wheel_dir: Path, clock: FakeClock) -> Iterator[Keeper]:
+    """The keeper of that wheel, without a thread."""
+    with Keeper(wheel_dir, clock=clock, background=False) as opened:
+        yield opened
+
+
+@pytest.fixture
+def fw(wheel_dir: Path) -> Fw:
+    """The command line with that wheel."""
+    from tests.cli.support import Fw
+
+    return Fw(wheel_dir)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli_support import Result, environment, finish
+from tests.cli.support import Result, environment, finish
 from tests.support import REPO
 
 PLACE = "/mnt"

@@ -24,11 +24,6 @@ from filewheel.message import US_PER_S
 from tests.support import FakeClock
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
 @contextlib.contextmanager
 def open_keeper(path: Path, clock: FakeClock, **options: object) -> Iterator[Keeper]:
     """A keeper without its thread, on a clock that is moved by hand."""

@@ -69,17 +69,6 @@ def before_a_key_is_entered(monkeypatch: pytest.MonkeyPatch, act: Callable[[], N
     monkeypatch.setattr(Keys, "hold", holding)
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def keeper(wheel_dir: Path, clock: FakeClock) -> Iterator[Keeper]:
-    with Keeper(wheel_dir, clock=clock, background=False) as opened:
-        yield opened
-
-
 def test_a_claim_beside_a_retry_that_enters_its_key_leaves_that_retry_alone(
     wheel_dir: Path, keeper: Keeper, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

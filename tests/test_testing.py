@@ -25,9 +25,9 @@ from filewheel import (
     current_job,
 )
 from filewheel.testing import FakeClock, TooManySteps, advance, redirected, run_until
+from tests.aio.support import our_threads
 from tests.conftest import assert_whole
 from tests.support import eventually
-from tests.support_aio import our_threads
 
 Log = list[tuple[str, float]]
 

@@ -3,7 +3,7 @@
  * Each byte is checksummed when it is written and again when it is read. A deal of 200,000 messages of 100 bytes takes
  * 81 ms of processor time with the folding and 113 ms with the tables alone (medians of 7). The folding is that of
  * Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction" (Intel, 2009).
- * Invariant: the result is that of zlib.crc32, for any bytes and any seed (tests/test_loops.py).
+ * Invariant: the result is that of zlib.crc32, for any bytes and any seed (tests/native/test_loops.py).
  */
 #include "_loops.h"
 

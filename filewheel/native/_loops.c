@@ -1,6 +1,6 @@
 /* The inner loops of loops.py in C: optional, and the same to the byte.
  *
- * Optional: built if there is a compiler. tests/test_loops.py compares each function with its Python version. Nothing
+ * Optional: built if there is a compiler. tests/native/test_loops.py compares each function with its Python version. Nothing
  * here knows files, locks or the protocol: bytes in, bytes out, in the formats of docs/format.md.
  * Invariant: even hostile input never causes a read outside its buffer; a function returns difficult cases to the caller
  * (None, or ValueError with the reason).

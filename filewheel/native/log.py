@@ -1,7 +1,7 @@
 """Records of a Kafka log, in Python. `_log.c` and `_deliveries.c` have the same in C; `compiled.py` chooses.
 
 Here each place is None, which lets the caller apply its own rules: in C only what is plain is not.
-Invariant: what is not None is what those rules return (tests/test_log_loops.py compares them).
+Invariant: what is not None is what those rules return (tests/native/test_log.py compares them).
 """
 
 from __future__ import annotations

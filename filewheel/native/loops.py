@@ -1,7 +1,7 @@
 """The inner loops, over many records at once, in Python. `_loops.c` has the same in C; `compiled.py` chooses.
 
 They dominate the cost of a batch, so each processes a whole column: bytes and ints in, bytes out, no file, no lock.
-Invariant: both versions return the same bytes and refuse the same input (tests/test_loops.py compares them).
+Invariant: both versions return the same bytes and refuse the same input (tests/native/test_loops.py compares them).
 """
 
 from __future__ import annotations

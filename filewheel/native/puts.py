@@ -1,7 +1,7 @@
 """The puts of a deal: gathered from many frames, sorted once, and cut into the frames of other files.
 
 In Python, over a list of records. `_puts.c` has the same in C, without an object for each put; `compiled.py` chooses.
-Invariant: both versions return the same bytes and refuse the same input (tests/test_loops.py compares them).
+Invariant: both versions return the same bytes and refuse the same input (tests/native/test_loops.py compares them).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ innermost one on that line, or on the next line of code where the mark has a lin
 same mutant has the mark NAME.2. `install` changes the syntax tree of the module as it is imported, in this process
 only; nothing on disk changes. As a pytest plugin (`-p tests.crash.mutate`) it takes the mutant's name from
 FILEWHEEL_MUTANT, before anything of the library is imported; so does any campaign.
-A mutant runs the loops in Python: those in C are held to them by tests of their own (tests/test_loops.py).
+A mutant runs the loops in Python: those in C are held to them by tests of their own (tests/native/test_loops.py).
 Invariant: a mark that is missing, or there twice, or on no statement, is an error: each mutant changes something.
 """
 
@@ -28,7 +28,7 @@ from tests.crash.operations import BLOCKS
 
 PACKAGE = Path(__file__).parents[2] / "filewheel"
 VARIABLE = "FILEWHEEL_MUTANT"
-IN_C = ("tests/test_pen.py", "tests/test_window.py::test_what_was_dropped_takes_no_memory")
+IN_C = ("tests/journal/test_writer_pen.py", "tests/laps/test_window.py::test_what_was_dropped_takes_no_memory")
 """Tests of what only the C loops do: a pen writes, and records that were left out keep the frame they came in."""
 _MARK = re.compile(r"# mutant: ([^#]+)$")
 _STATEMENTS = (ast.stmt, ast.ExceptHandler)

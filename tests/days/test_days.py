@@ -47,5 +47,5 @@ def test_a_process_and_its_children_see_the_day_and_sleep_as_long_as_ever(day: D
 
 def test_the_files_that_read_the_day_are_found() -> None:
     found = {str(Path(path).relative_to(REPO)) for path in files()}
-    assert {"tests/test_timespec.py", "tests/test_cli_key.py", "tests/scheduling/test_cron.py"} <= found
-    assert "tests/test_frame.py" not in found
+    assert {"tests/test_timespec.py", "tests/cli/test_enqueue_key.py", "tests/schedules/test_cron.py"} <= found
+    assert "tests/format/test_frame.py" not in found

@@ -14,8 +14,8 @@ import pytest
 
 from filewheel import MissingTopic, Retry
 from filewheel.kafka import KafkaScheduler
+from tests.project.test_docs import filewheel, run_blocks, shell
 from tests.support import REPO, eventually
-from tests.test_docs import filewheel, run_blocks, shell
 
 __all__ = ["filewheel", "shell"]
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli_support import environment, finish, invoke, on_terminal, start, stopped
+from tests.cli.support import environment, finish, invoke, on_terminal, start, stopped
+from tests.project.test_docs import filewheel, run_blocks, shell
 from tests.support import REPO, eventually
-from tests.test_docs import filewheel, run_blocks, shell
 
 __all__ = ["filewheel", "shell"]
 

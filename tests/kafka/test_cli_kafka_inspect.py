@@ -16,7 +16,7 @@ from filewheel.kafka.partition.partition import Partition
 from filewheel.kafka.partition.position import Source
 from filewheel.kafka.records.record import Record
 from filewheel.message import US_PER_S
-from tests.cli_support import invoke, on_terminal
+from tests.cli.support import invoke, on_terminal
 from tests.conftest import assert_whole
 
 HOUR_MS = 3_600_000

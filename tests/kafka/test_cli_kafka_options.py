@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli_support import Result, invoke
+from tests.cli.support import Result, invoke
 
 FILE = """
 bootstrap = "file:9092"

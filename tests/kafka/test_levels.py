@@ -24,7 +24,7 @@ from filewheel.kafka.levels.naming import Level, level_for, parse_levels
 from filewheel.kafka.levels.queue import BYTES_MAX, RECORDS_MAX
 from filewheel.kafka.node.meters import LEVEL_METERS
 from filewheel.kafka.node.transport import Refusal
-from tests.cli_support import environment, invoke
+from tests.cli.support import environment, invoke
 from tests.kafka.fake_levels import FakeLevels, rules_of, service_of
 from tests.kafka.test_cli_kafka import PYTHON, examples, read
 from tests.support import REPO, eventually

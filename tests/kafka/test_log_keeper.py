@@ -20,11 +20,6 @@ SECOND = START_US // US_PER_S
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def keeper(wheel_dir: Path, clock: FakeClock) -> Iterator[LogKeeper]:
     with LogKeeper(wheel_dir, clock=clock, background=False) as made:
         yield made

@@ -20,7 +20,7 @@ from filewheel.kafka.client.quiet_log import QuietLog
 from filewheel.kafka.produce.request import Requests
 from filewheel.kafka.records.headers import Cancel, Delayed, delayed_of
 from filewheel.kafka.records.record import Outgoing, Record
-from tests.cli_support import finish, start, stopped
+from tests.cli.support import finish, start, stopped
 from tests.support import FakeClock
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")

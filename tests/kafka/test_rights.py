@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli_support import finish, invoke, start, stopped
+from tests.cli.support import finish, invoke, start, stopped
 from tests.kafka.conftest import make_topic
 from tests.kafka.reading import ANSWER_TIMEOUT_S, read
 from tests.kafka.secured import Secured, as_user

@@ -15,7 +15,7 @@ import pytest
 
 from filewheel import Retry
 from filewheel.kafka import KafkaScheduler
-from tests.cli_support import finish, invoke, start, stopped
+from tests.cli.support import finish, invoke, start, stopped
 from tests.kafka.conftest import make_topic
 from tests.kafka.secured import Secured, as_user
 from tests.support import REPO, eventually

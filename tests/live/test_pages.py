@@ -13,7 +13,7 @@ from filewheel.env import SYSTEM_CLOCK
 from filewheel.live import pages
 from filewheel.live.pages import PAGE_BYTES, PAGE_MAX, SCAN_S, Page, Query, read_page
 from filewheel.message import US_PER_S
-from tests.cli_support import Fw
+from tests.cli.support import Fw
 from tests.support import FakeClock
 
 

@@ -12,7 +12,7 @@ from filewheel.env import SYSTEM_CLOCK
 from filewheel.live import turning as module
 from filewheel.live.turning import LOOK_S, OVERDUE_MAX, SECONDS, turning
 from filewheel.message import US_PER_S
-from tests.cli_support import Fw
+from tests.cli.support import Fw
 from tests.support import START_US, FakeClock, eventually
 
 

@@ -17,7 +17,7 @@ from filewheel.live.acts import IDS_MAX
 from filewheel.live.message_fields import PAYLOAD_SHOWN
 from filewheel.live.wheel_view import WheelView
 from filewheel.message import ARGS
-from tests.cli_support import Fw
+from tests.cli.support import Fw
 from tests.live.web_support import TOKEN, Client, Events, page
 from tests.support import eventually, open_files
 from tests.support_set import make_set

@@ -19,15 +19,10 @@ from filewheel.live.wheel_view import CHECK_S, WheelView
 from filewheel.message import SCHEDULE
 from filewheel.metrics.metrics import Metrics
 from filewheel.metrics.published import publish
-from tests.cli_support import Fw
+from tests.cli.support import Fw
 from tests.conftest import assert_whole
 from tests.support import FakeClock, FaultyDisk, eventually, open_below
 from tests.support_set import make_set
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
 
 
 def view_of(path: Path, clock: FakeClock) -> WheelView:

@@ -19,7 +19,7 @@ from filewheel.replication.status import MemberStatus, set_status
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify
 from tests.replication.support import Pair
-from tests.test_places import KEYS, KINDS, put
+from tests.test_wheel_foreign_places import KEYS, KINDS, put
 
 ONE = "keys/one of a bucket"
 SAY = Promoting._say

@@ -1,4 +1,4 @@
-"""Fixtures for tests of the scheduler: a clock that stands still, and a scheduler that a test drains."""
+"""Fixtures for tests of the scheduler: one that a test drains."""
 
 from __future__ import annotations
 
@@ -9,12 +9,6 @@ import pytest
 
 from filewheel import Scheduler
 from tests.support import FakeClock
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    """A clock that moves only when told to."""
-    return FakeClock()
 
 
 @pytest.fixture

@@ -148,7 +148,7 @@ def test_a_program_that_configures_no_logging_still_sees_what_went_wrong() -> No
     import subprocess
     import sys
 
-    from tests.cli_support import environment
+    from tests.cli.support import environment
 
     code = "import logging, filewheel; logging.getLogger('filewheel.scheduling.x').error('heard')"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)

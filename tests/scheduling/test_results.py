@@ -30,7 +30,7 @@ from filewheel import (
 )
 from filewheel.message import RESULT, US_PER_S
 from filewheel.scheduling.results import RESULT_BYTES_MAX
-from tests.cli_support import Fw
+from tests.cli.support import Fw
 from tests.conftest import assert_whole
 from tests.scheduling import result_targets
 from tests.scheduling.stage import make, stage
