@@ -31,6 +31,7 @@ LONG = [
     "aio/test_wheel.py",
     "crash/test_mutants.py", "cli/test_notify.py",
     "schedules/test_plain_crash.py", "cli/test_run_schedules.py", "project/test_dist.py",
+    "laps/test_deal_anew.py",
 ]  # fmt: skip
 """The files that take longest, which begin first: one that begins last leaves all cores but one idle."""
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from filewheel.disk.checkpoint import Covered
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.format import layout
@@ -42,7 +43,9 @@ from tests.support_wheel import append
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"
 V1 = GOLDEN / "v1"
 V1_SET = GOLDEN / "v1-set"
-V2_NEWER = GOLDEN / "v2-newer"
+V2 = GOLDEN / "v2"
+V2_SET = GOLDEN / "v2-set"
+V3_NEWER = GOLDEN / "v3-newer"
 EXPECTED = "expected.jsonl"
 
 SALT = bytes(range(16))
@@ -78,17 +81,17 @@ def named(writer: str, sequence: int = 1) -> Callable[[int], bytes]:
     return lambda size: (number if size == 5 else sequence).to_bytes(size, "big")
 
 
-def make_v1(path: Path, copy: Path) -> list[dict[str, Any]]:
+def make_present(path: Path, copy: Path) -> list[dict[str, Any]]:
     """Live through the story in `path`, copy the wheel to `copy` while its keeper and a producer are at work.
 
     Such a copy is what a power cut leaves. Returns what is pending in it, as objects for JSON. The keeper deals the
     next lap into seconds as early as it did when the wheel was made: when it does is no matter of the format.
     """
     with mock.patch("filewheel.laps.deal.OPEN_AHEAD_S", 900):
-        return _live_v1(path, copy)
+        return _live(path, copy)
 
 
-def _live_v1(path: Path, copy: Path) -> list[dict[str, Any]]:
+def _live(path: Path, copy: Path) -> list[dict[str, Any]]:
     clock = Clock()
     made = iter([bytes(range(16, 32)), SALT])
     Wheel.create(path, clock=clock, env=SYSTEM.using(entropy=lambda size: next(made))).close()
@@ -104,10 +107,13 @@ def _live_v1(path: Path, copy: Path) -> list[dict[str, Any]]:
     a.enqueue(b"acknowledged", at=_at(3))
     a.enqueue_many([b"same second 1", b"same second 2", b"same second 3"], at=[_at(10.5), _at(10.25), _at(10)])
     cancelled = a.enqueue(b"cancelled in its slot", at=_at(11))
+    a.enqueue(b"beside it", at=_at(11.5))
     moved = a.enqueue(b"moved out of its slot", at=_at(12))
     next_lap = a.enqueue(b"in the next lap", at=_at(905))
     far = a.enqueue(b"in a far lap, cancelled there", at=_at(18_000))
     a.enqueue(b"in the same far lap", at=_at(18_899.999999))
+    large = a.enqueue(b"\0" * 5_000, at=_at(27_000))
+    a.enqueue(b"in a lap that is dealt anew", at=_at(27_001))
     # A put whose topic is a number: its checksum holds and it is not a message. It ends in quarantine.
     strange = PUT_PREFIX + MessageId.make((START_S + 4) * US_PER_S, 1, 1)
     strange += pack_middle(clock.now_us(), "", None)[:-2] + b"\x07\x80" + pack_payload(b"strange")
@@ -116,7 +122,7 @@ def _live_v1(path: Path, copy: Path) -> list[dict[str, Any]]:
     keeper = Keeper(path, background=False, clock=clock, env=SYSTEM.using(entropy=named("KEEPER01")))
     store = keeper._store
     Deal(store, spread=True).run()
-    a.cancel_many([cancelled, far])
+    a.cancel_many([cancelled, far, large])
     a.reschedule(moved, at=_at(50))
     Deal(store, spread=True).run()
 
@@ -172,7 +178,7 @@ def _live_v1(path: Path, copy: Path) -> list[dict[str, Any]]:
 def make_set(path: Path, copy: Path) -> list[dict[str, Any]]:
     """Live through a second story: a primary with a backup, unique keys, and writers of which `synced` is behind.
 
-    Returns what is pending in the copy, as `make_v1` does.
+    Returns what is pending in the copy, as `make_present` does.
     """
     clock = Clock()
     id_ = bytes(range(32, 48))
@@ -226,14 +232,15 @@ def _deal_in_vain(keeper: Keeper) -> None:
     """Leave what a deal leaves that dies before its commit: a longer file, and one that no checkpoint names."""
     for second, text in ((START_S + 10, b"above the covered length"), (START_S + 90, b"in a file that is not named")):
         put = PUT_PREFIX + MessageId.make(second * US_PER_S, 2, 2) + pack_middle(0, "", None) + pack_payload(text)
-        name = slot_file(keeper._dir.settings, second).name
-        length = keeper._store.checkpoint.slots.get(second, 0)
-        append(keeper._dir, name, length, [put], [], deal=keeper._store.checkpoint.deal + 1)
+        deal = keeper._store.checkpoint.deal + 1
+        covered = keeper._store.checkpoint.slots.get(second, Covered(0, deal))
+        name = slot_file(keeper._dir.settings, second, covered).name
+        append(keeper._dir, name, covered.end, [put], [], deal=deal)
 
 
 def newer_settings() -> bytes:
-    """Return a wheel.json of format 2, with a key that format 1 does not know."""
-    body = json.dumps({"format": 2, "id": bytes(16).hex(), "salt": SALT.hex(), "later": ["something new"]}, indent=2)
+    """Return a wheel.json of format 3, with a key that format 2 does not know."""
+    body = json.dumps({"format": 3, "id": bytes(16).hex(), "salt": SALT.hex(), "later": ["something new"]}, indent=2)
     return f'{body[:-2]},\n  "crc32": {zlib.crc32(body.encode())}\n}}\n'.encode()
 
 
@@ -248,8 +255,8 @@ def files_of(path: Path) -> dict[str, bytes]:
 
 
 def make(path: Path) -> dict[str, bytes]:
-    """Make the golden files of format 1 in `path`, an empty directory; return name → bytes."""
-    pending = make_v1(path / "lived", path / "copy")
+    """Make the golden files of the present format in `path`, an empty directory; return name → bytes."""
+    pending = make_present(path / "lived", path / "copy")
     return files_of(path / "copy") | {EXPECTED: lines(pending)}
 
 
@@ -264,7 +271,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as second:
         files = make(Path(scratch))
         of_set = make_set_files(Path(second))
-    for target, content in ((V1, files), (V1_SET, of_set), (V2_NEWER, {layout.SETTINGS: newer_settings()})):
+    for target, content in ((V2, files), (V2_SET, of_set), (V3_NEWER, {layout.SETTINGS: newer_settings()})):
         shutil.rmtree(target, ignore_errors=True)
         for name, data in content.items():
             place = target / name

@@ -130,15 +130,14 @@ def read_wheel(path: Path) -> Contents:
     assert checkpoint is not None
     assert (checkpoint.puts, checkpoint.drops, checkpoint.first, checkpoint.last) == (0, 0, b"\xff" * 16, bytes(16))
     fields = msgpack.unpackb(checkpoint.body)
-    assert list(fields) == ["deal", "keeper", "positions", "laps", "slots", "unmatched"]
+    assert list(fields)[-6:] == ["deal", "keeper", "positions", "laps", "slots", "unmatched"]
+    assert fields.get("format", 1) <= known["format"]
     assert fields["deal"] == checkpoint.number
     contents = Contents()
     unmatched = fields["unmatched"]
     contents.drops.update(unmatched[i : i + 16] for i in range(0, len(unmatched), 16))
-    for lap, length in pairs(fields["laps"]):
-        take(path, f"laps/{lap}.lap", 0, length, salt, contents)
-    for second, length in pairs(fields["slots"]):
-        take(path, f"laps/{second // known['slots']}/{second}.slot", 0, length, salt, contents)
+    for name, length in lengths(fields, known["slots"]).items():
+        take(path, name, 0, length, salt, contents)
     for place in sorted((path / "journal").iterdir()):
         match = SEGMENT.fullmatch(place.name)
         if match:
@@ -193,9 +192,16 @@ def missing_frames(path: Path) -> list[Missing]:
     return found
 
 
-def pairs(numbers: list[int]) -> list[tuple[int, int]]:
-    """Section 10: number, length, number, length."""
-    return list(zip(numbers[::2], numbers[1::2], strict=True))
+def lengths(fields: dict[str, Any], slots: int) -> dict[str, int]:
+    """Sections 2 and 10: the names of the laps and slots, and their covered lengths."""
+    if "format" in fields:
+        laps, seconds = (list(zip(*(fields[k][i::4] for i in range(3)), strict=True)) for k in ("laps", "slots"))
+    else:  # section 16: format 1
+        laps, seconds = (
+            [(n, 0, end) for n, end in zip(fields[k][::2], fields[k][1::2], strict=True)] for k in ("laps", "slots")
+        )
+    found = {f"laps/{lap}{f'-{made}' if made else ''}.lap": end for lap, made, end in laps}
+    return found | {f"laps/{s // slots}/{s}{f'-{made}' if made else ''}.slot": end for s, made, end in seconds}
 
 
 def take(path: Path, name: str, start: int, end: int, salt: bytes, contents: Contents) -> None:

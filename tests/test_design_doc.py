@@ -47,7 +47,7 @@ def test_the_message_of_the_page_leaves_the_bytes_that_the_page_shows(tmp_path: 
         wheel.enqueue(b"hello", delay=90, topic="mail")
         found.append(hexdump((path / "journal/PRDCR001-000001.log").read_bytes()))
         Deal(keeper._store, spread=True).run()
-        found.append(hexdump((path / "laps/2000000/1800000090.slot").read_bytes()))
+        found.append(hexdump((path / "laps/2000000/1800000090-1.slot").read_bytes()))
         assert checkpoint_of(path) in DESIGN
         assert f"| {(path / 'checkpoint').stat().st_size}: positions" in DESIGN
         clock.advance(90 * US_PER_S)
@@ -56,7 +56,7 @@ def test_the_message_of_the_page_leaves_the_bytes_that_the_page_shows(tmp_path: 
         keeper.ack(batch)
         found.append(hexdump((path / "journal/KEEPER01-000001.log").read_bytes()))
         Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
-        assert not (path / "laps/2000000/1800000090.slot").exists()
+        assert not (path / "laps/2000000/1800000090-1.slot").exists()
         assert checkpoint_of(path) in DESIGN
     assert found == re.findall(r"```hexdump\n(.*?)```", DESIGN, re.S)
     assert_whole(path)

@@ -524,7 +524,7 @@ def test_the_next_lap_is_one_file_until_two_minutes_before_it_begins_and_then_se
         deal(keeper)
         laps = [id_.due_us // lap_us for id_ in (now, soon)]
         assert laps[1] == laps[0] + 1
-        assert [p.name for p in path.glob("laps/*.lap")] == [f"{laps[1]}.lap"]
+        assert [p.name for p in path.glob("laps/*.lap")] == [f"{laps[1]}-1.lap"]
         assert len(list(path.glob("laps/*/*.slot"))) == 1
         clock.advance(370)
         keeper.claim()
@@ -533,4 +533,4 @@ def test_the_next_lap_is_one_file_until_two_minutes_before_it_begins_and_then_se
         clock.advance(111)
         keeper._housekeeper.step()
         assert not list(path.glob("laps/*.lap"))
-        assert path.joinpath("laps", str(laps[1]), f"{soon.due_us // US_PER_S}.slot").exists()
+        assert list(path.joinpath("laps", str(laps[1])).glob(f"{soon.due_us // US_PER_S}-*.slot"))

@@ -23,14 +23,14 @@ from filewheel.tools.verify import verify
 from tests import golden
 from tests import support_reader as reader
 
-EXPECTED = [json.loads(line) for line in (golden.V1 / golden.EXPECTED).read_bytes().splitlines()]
+EXPECTED = [json.loads(line) for line in (golden.V2 / golden.EXPECTED).read_bytes().splitlines()]
 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A copy of the golden wheel that may be written to."""
     path = tmp_path / "copy"
-    shutil.copytree(golden.V1, path)
+    shutil.copytree(golden.V2, path)
     path.chmod(0o700)
     (path / golden.EXPECTED).unlink()
     return path
@@ -38,15 +38,15 @@ def copy(tmp_path: Path) -> Path:
 
 def test_the_golden_wheel_made_anew_is_the_committed_one_byte_for_byte(tmp_path: Path) -> None:
     made = golden.make(tmp_path)
-    committed = golden.files_of(golden.V1)
+    committed = golden.files_of(golden.V2)
     assert made.keys() == committed.keys()
     for name, data in committed.items():
         assert made[name] == data, f"{name} differs: the format has changed (docs/format.md, section 16)"
 
 
-def test_the_committed_v1_is_of_the_present_format() -> None:
-    settings = json.loads((golden.V1 / "wheel.json").read_bytes())
-    assert settings["format"] == FORMAT == 1, "a new format needs golden files of its own"
+def test_the_committed_v2_is_of_the_present_format() -> None:
+    settings = json.loads((golden.V2 / "wheel.json").read_bytes())
+    assert settings["format"] == FORMAT == 2, "a new format needs golden files of its own"
 
 
 def test_a_wheel_opened_on_a_copy_yields_exactly_the_expected_messages(copy: Path) -> None:
@@ -56,23 +56,23 @@ def test_a_wheel_opened_on_a_copy_yields_exactly_the_expected_messages(copy: Pat
 
 
 def test_the_golden_wheel_is_readable_in_place_and_reading_changes_nothing() -> None:
-    before = golden.files_of(golden.V1)
-    with Wheel(golden.V1) as wheel:
+    before = golden.files_of(golden.V2)
+    with Wheel(golden.V2) as wheel:
         assert [str(m.id) for m in dump(wheel)] == [line["id"] for line in EXPECTED]
         assert wheel.stats().pending + wheel.stats().dead == len(EXPECTED)
-    verify(open_directory(golden.V1, write=False))
-    assert golden.files_of(golden.V1) == before
-    assert not (golden.V1 / "keeper.lock").exists()
+    verify(open_directory(golden.V2, write=False))
+    assert golden.files_of(golden.V2) == before
+    assert not (golden.V2 / "keeper.lock").exists()
 
 
 def test_expected_lines_are_read_back_as_the_messages_they_were_made_from() -> None:
-    with Wheel(golden.V1) as wheel:
-        assert list(load((golden.V1 / golden.EXPECTED).read_bytes().splitlines())) == list(dump(wheel))
+    with Wheel(golden.V2) as wheel:
+        assert list(load((golden.V2 / golden.EXPECTED).read_bytes().splitlines())) == list(dump(wheel))
     assert [to_json(from_json(line)) for line in EXPECTED] == EXPECTED
 
 
 def test_a_reader_written_from_the_page_alone_finds_the_same_messages() -> None:
-    contents = reader.read_wheel(golden.V1)
+    contents = reader.read_wheel(golden.V2)
     found = [
         {
             "id": reader.id_text(id_),
@@ -117,25 +117,25 @@ def test_a_keeper_that_opens_and_closes_leaves_what_is_pending_as_it_was(copy: P
 
 
 def test_verify_finds_the_torn_frame_and_no_damage() -> None:
-    report = verify(open_directory(golden.V1, write=False))
+    report = verify(open_directory(golden.V2, write=False))
     assert report.damage == []
     notes = [f"{f.name} {f.what}" for f in report.findings]
     assert any("PRDCR002-000002.log a commit that never completed, at the end" in n for n in notes)
-    assert any("1800000090.slot left by a deal that never completed" in n for n in notes)
+    assert any("1800000090-5.slot left by a deal that never completed" in n for n in notes)
 
 
 def test_the_golden_wheel_holds_an_example_of_everything_on_the_page() -> None:
     """Guards the golden files against becoming poorer when somebody makes them anew."""
-    directory = open_directory(golden.V1, write=False)
+    directory = open_directory(golden.V2, write=False)
     checkpoint = directory.checkpoint()
     assert not checkpoint.doubt
     assert checkpoint.unmatched
     assert checkpoint.laps
     assert {p.segment for p in checkpoint.positions.values()} == {1, 2}
-    assert any(p.offset and (golden.V1 / f"journal/{w}-000001.log").exists() for w, p in checkpoint.positions.items())
+    assert any(p.offset and (golden.V2 / f"journal/{w}-000001.log").exists() for w, p in checkpoint.positions.items())
     frames = {
         name: [f for f in scan(directory.seed(name), data) if isinstance(f, Frame)]
-        for name, data in golden.files_of(golden.V1).items()
+        for name, data in golden.files_of(golden.V2).items()
         if name.startswith(("journal/", "laps/"))
     }
     main = frames["journal/PRDCR001-000001.log"]
@@ -145,19 +145,21 @@ def test_the_golden_wheel_holds_an_example_of_everything_on_the_page() -> None:
     assert any(f.drops == f.puts == 1 for f in main), "a move"
     assert main[-1].puts == main[-1].drops == 0, "a seal"
     assert main[-1].synced == main[-1].number == main[-2].number
-    data = (golden.V1 / "journal/PRDCR001-000001.log").read_bytes()
+    data = (golden.V2 / "journal/PRDCR001-000001.log").read_bytes()
     assert len(data[main[-1].end :]) > 256, "a tail of zeros"
     assert not data[main[-1].end :].strip(b"\0")
     assert [f.number for f in main[:-1]] == list(range(1, len(main)))
     one, two = frames["journal/PRDCR002-000001.log"], frames["journal/PRDCR002-000002.log"]
     assert [f.number for f in (*one, *two) if not f.is_seal] == [1, 2], "numbers go on over a rotation"
     assert two[0].synced == 1
-    slot = frames["laps/2000000/1800000011.slot"]
-    assert [(f.puts, f.drops) for f in slot] == [(1, 0), (0, 1)], "a slot with a drop"
+    slot = frames["laps/2000000/1800000011-1.slot"]
+    assert [(f.puts, f.drops) for f in slot] == [(2, 0), (0, 1)], "a slot with a drop"
     assert [(f.number, f.synced) for f in slot] == [(1, 0), (2, 0)], "the deal"
-    assert checkpoint.slots[1_800_000_010] < (golden.V1 / "laps/2000000/1800000010.slot").stat().st_size
+    assert checkpoint.slots[1_800_000_010].end < (golden.V2 / "laps/2000000/1800000010-1.slot").stat().st_size
     assert 1_800_000_090 not in checkpoint.slots
-    assert any(records_of(f)[1] for f in frames["laps/2000020.lap"]), "a lap file with a drop"
+    assert any(records_of(f)[1] for f in frames["laps/2000020-1.lap"]), "a lap file with a drop"
+    assert checkpoint.laps[2_000_030].made == 3, "a lap that was dealt anew"
+    assert [(f.puts, f.drops) for f in frames["laps/2000030-3.lap"]] == [(1, 0)]
     assert len(items(directory)) == 1
     assert any(line.get("dead") for line in EXPECTED)
     assert any("payload_b64" in line for line in EXPECTED)
@@ -187,21 +189,21 @@ def test_any_checkpoint_that_is_lost_gives_a_superset_of_the_expected_messages(c
 def set_copy(tmp_path: Path) -> Path:
     """A copy of the golden primary that may be written to."""
     path = tmp_path / "set"
-    shutil.copytree(golden.V1_SET, path)
+    shutil.copytree(golden.V2_SET, path)
     path.chmod(0o700)
     (path / golden.EXPECTED).unlink()
     return path
 
 
 def test_the_golden_set_made_anew_is_the_committed_one(tmp_path: Path) -> None:
-    made, committed = golden.make_set_files(tmp_path), golden.files_of(golden.V1_SET)
+    made, committed = golden.make_set_files(tmp_path), golden.files_of(golden.V2_SET)
     assert made.keys() == committed.keys()
     # The roster may gain a key until the first release; no reader of messages looks at it.
     assert [name for name in committed if made[name] != committed[name] and name != "roster.json"] == []
 
 
 def test_the_golden_set_is_read_as_promised_by_the_library_and_by_the_reader_of_the_page(set_copy: Path) -> None:
-    expected = [json.loads(line) for line in (golden.V1_SET / golden.EXPECTED).read_bytes().splitlines()]
+    expected = [json.loads(line) for line in (golden.V2_SET / golden.EXPECTED).read_bytes().splitlines()]
     assert len(expected) == 12
     with Wheel(set_copy) as wheel:
         assert [to_json(m) for m in dump(wheel)] == expected
@@ -241,9 +243,9 @@ def test_the_library_and_the_reader_of_the_page_judge_a_gap_in_the_golden_set_al
 
 
 def test_a_wheel_of_a_newer_format_is_refused_naming_both_versions(tmp_path: Path) -> None:
-    assert (golden.V2_NEWER / "wheel.json").read_bytes() == golden.newer_settings()
-    for where in (golden.V2_NEWER, shutil.copytree(golden.V2_NEWER, tmp_path / "copy")):
-        with pytest.raises(NewerFormat, match=f"has format 2; this filewheel reads up to format {FORMAT}"):
+    assert (golden.V3_NEWER / "wheel.json").read_bytes() == golden.newer_settings()
+    for where in (golden.V3_NEWER, shutil.copytree(golden.V3_NEWER, tmp_path / "copy")):
+        with pytest.raises(NewerFormat, match=f"has format 3; this filewheel reads up to format {FORMAT}"):
             Wheel(where)
     os.chmod(tmp_path / "copy", 0o700)
     with pytest.raises(NewerFormat):

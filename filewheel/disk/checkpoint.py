@@ -3,7 +3,8 @@
 It names every lap and slot file with its covered length, and for each writer the position up to which its journal is
 covered. A file that it does not name does not count: bytes past a covered length belong to a deal that never completed
 and are overwritten; a file that reappears after a power cut is removed. So a deal is one transaction, which the
-atomic replacement of this file commits (docs/adr/0003-the-checkpoint-is-a-manifest.md).
+atomic replacement of this file commits (docs/adr/0003-the-checkpoint-is-a-manifest.md). The deal that makes a file is a
+part of its name, so a name means the same file for ever (docs/adr/0079-a-name-is-used-once.md).
 
 Replacing it is K1: write a temporary file, flush it, rename it, flush the directory. A link retains the previous
 checkpoint. If the newest cannot be read, every file counts as covered to its full size ("doubt"): nothing is lost, but
@@ -26,10 +27,9 @@ from filewheel.disk.replace import put_in_place, write_aside
 from filewheel.env import Disk
 from filewheel.errors import Damaged, said
 from filewheel.format import layout
-from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, Frame, scan, seal
+from filewheel.format.frame import BODY_BYTES_MAX, FORMAT, HEADER_BYTES, Frame, scan, seal
 from filewheel.message import ID_BYTES, ID_LIMIT
 
-_COUNT_END = 1 << 62
 _LENGTH_END = 1 << 44
 """Longer than any file system's longest file that a wheel could fill."""
 _CHECKPOINT_BYTES_MAX = HEADER_BYTES + BODY_BYTES_MAX
@@ -48,20 +48,38 @@ class Position(NamedTuple):
 START = Position(1, 0, 0)
 
 
+class Covered(NamedTuple):
+    """What is covered of the file of a lap or a second."""
+
+    end: int
+    """Its covered length."""
+    made: int
+    """The deal that made it, which is a part of its name; 0 in format 1."""
+    live: int = -1
+    """The size of the records in it that a new file would get, about; -1 when that is unknown."""
+    others: tuple[Covered, ...] = ()
+    """In doubt: other files of the same lap or second, which count too. The first deal makes one of all."""
+
+
 @dataclass
 class Checkpoint:
-    """The covered files and journals. `laps` and `slots` map a lap or a second to the covered length of its file."""
+    """The covered files and journals. `laps` and `slots` map a lap or a second to its file."""
 
     deal: int = 0
     keeper: str = ""
     """The writer name of this deal's keeper."""
     positions: dict[str, Position] = field(default_factory=dict)
-    laps: dict[int, int] = field(default_factory=dict)
-    slots: dict[int, int] = field(default_factory=dict)
+    laps: dict[int, Covered] = field(default_factory=dict)
+    slots: dict[int, Covered] = field(default_factory=dict)
     unmatched: list[bytes] = field(default_factory=list)
     """Dropped ids whose put may follow in a journal that was read less far."""
     doubt: str = ""
     """Why the lengths cannot be trusted; empty if they can."""
+
+    @property
+    def file_bytes(self) -> int:
+        """The covered bytes of all lap and slot files."""
+        return sum(covered.end for files in (self.laps, self.slots) for covered in files.values())
 
     def copy(self) -> Checkpoint:
         """Return an independent copy."""
@@ -77,10 +95,10 @@ class Checkpoint:
 
 @dataclass
 class Found:
-    """The existing lap and slot files, by name."""
+    """The existing lap and slot files: each lap or second, and the deal that made the file."""
 
-    laps: set[int] = field(default_factory=set)
-    slots: set[int] = field(default_factory=set)
+    laps: set[tuple[int, int]] = field(default_factory=set)
+    slots: set[tuple[int, int]] = field(default_factory=set)
     dirs: set[int] = field(default_factory=set)
 
 
@@ -97,10 +115,10 @@ def find_files(disk: Disk, lap_of: LapOf) -> Found:
     found = Found()
     end = lap_end(lap_of)
     for last in disk.listdir(layout.LAPS):
-        lap = layout.parse_lap_file(last)
-        if lap is not None:
-            if lap < end:
-                found.laps.add(lap)
+        file = layout.parse_lap_file(last)
+        if file is not None:
+            if file[0] < end:
+                found.laps.add(file)
             continue
         lap = layout.parse_lap_dir(last)
         if lap is None or lap >= end:
@@ -110,30 +128,34 @@ def find_files(disk: Disk, lap_of: LapOf) -> Found:
         except NO_DIRECTORY:  # mutant: unlisted-missing
             continue  # removed since the listing above, or a foreign file
         found.dirs.add(lap)
-        seconds = (layout.parse_slot(inner) for inner in inside)
-        found.slots.update(s for s in seconds if s is not None and lap_of(s) == lap)
+        slots = (layout.parse_slot(inner) for inner in inside)
+        found.slots.update(slot for slot in slots if slot is not None and lap_of(slot[0]) == lap)
     return found
 
 
 def adopt(checkpoint: Checkpoint, disk: Disk, found: Found, lap_of: LapOf) -> None:
     """Without a trusted manifest, take every file at its full size. Loses nothing."""
-    checkpoint.laps = {lap: _size(disk, layout.lap_file(lap)) for lap in found.laps}
-    checkpoint.slots = {s: _size(disk, layout.slot(lap_of(s), s)) for s in found.slots}
-    for lengths in (checkpoint.laps, checkpoint.slots):
-        for number in [n for n, size in lengths.items() if not size]:
-            del lengths[number]
+    checkpoint.laps = _adopted(disk, {file: layout.lap_file(*file) for file in found.laps})
+    checkpoint.slots = _adopted(disk, {file: layout.slot(lap_of(file[0]), *file) for file in found.slots})
 
 
-def _size(disk: Disk, name: str) -> int:
-    """Return a file's size, rounded up to the next frame boundary."""
-    known = disk.identity(name)
-    return (known[1] + 7) & ~7 if known else 0
+def _adopted(disk: Disk, names: dict[tuple[int, int], str]) -> dict[int, Covered]:
+    """Return what counts as covered of these files: all of each, rounded up to the next frame boundary."""
+    covered: dict[int, Covered] = {}
+    for number, made in sorted(names):
+        known = disk.identity(names[number, made])
+        if known is not None and known[1]:
+            before = covered.get(number)
+            others = () if before is None else (*before.others, before._replace(others=()))
+            covered[number] = Covered((known[1] + 7) & ~7, made, others=others)  # mutant: adopted-one
+    return covered
 
 
 def encode(checkpoint: Checkpoint, seed: int) -> bytes:
     """Return the checkpoint file's bytes."""
     body: bytes = msgpack.packb(
         {
+            "format": FORMAT,
             "deal": checkpoint.deal,
             "keeper": checkpoint.keeper,
             "positions": {w: list(p) for w, p in sorted(checkpoint.positions.items())},
@@ -145,15 +167,15 @@ def encode(checkpoint: Checkpoint, seed: int) -> bytes:
     return seal(body, seed=seed, offset=0, number=checkpoint.deal, synced=0, puts=0, drops=0)
 
 
-def _flat(lengths: dict[int, int]) -> list[int]:
-    return [number for pair in sorted(lengths.items()) for number in pair]
+def _flat(files: dict[int, Covered]) -> list[int]:
+    return [number for key, c in sorted(files.items()) for number in (key, c.made, c.end, c.live)]
 
 
 def decode(frame: Frame, path: str, laps_end: int = layout.LAP_END) -> Checkpoint:
     """Read a manifest from the checkpoint's frame. Raises Damaged when its content is not valid."""
     try:
         fields = msgpack.unpackb(frame.body)
-        keeper, ids = fields["keeper"], fields["unmatched"]
+        keeper, ids, files_of = fields["keeper"], fields["unmatched"], _files if "format" in fields else _files_of_1
         if type(keeper) is not str or (keeper and not layout.is_writer(keeper)):
             raise ValueError(f"{keeper!r} is not a writer")
         if type(ids) is not bytes or len(ids) % ID_BYTES:
@@ -162,11 +184,11 @@ def decode(frame: Frame, path: str, laps_end: int = layout.LAP_END) -> Checkpoin
         if unmatched and max(unmatched) >= ID_LIMIT:
             raise ValueError("a dropped id has a due that no message can have")
         return Checkpoint(
-            deal=_number(fields["deal"], 0, _COUNT_END),
+            deal=_number(fields["deal"], 0, layout.DEAL_END),
             keeper=keeper,
             positions={_writer(w): _position(*p) for w, p in fields["positions"].items()},
-            laps=_lengths(fields["laps"], laps_end),
-            slots=_lengths(fields["slots"], layout.SECOND_END),
+            laps=files_of(fields["laps"], laps_end),
+            slots=files_of(fields["slots"], layout.SECOND_END),
             unmatched=unmatched,
         )
     except Exception as exc:
@@ -192,10 +214,19 @@ def _position(segment: object, offset: object, number: object) -> Position:
     )
 
 
-def _lengths(flat: list[object], end: int) -> dict[int, int]:
-    keys = [_number(n, 0, end) for n in flat[::2]]
-    lengths = [_number(n, 0, _LENGTH_END) for n in flat[1::2]]
-    return dict(zip(keys, lengths, strict=True))
+def _files(flat: list[object], end: int) -> dict[int, Covered]:
+    return {
+        _number(key, 0, end): Covered(
+            _number(length, 0, _LENGTH_END), _number(made, 0, layout.DEAL_END), _number(live, -1, _LENGTH_END)
+        )
+        for key, made, length, live in zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
+    }
+
+
+def _files_of_1(flat: list[object], end: int) -> dict[int, Covered]:
+    """Read what format 1 has in place of that: each lap or second, and the length of its file."""
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return {_number(key, 0, end): Covered(_number(length, 0, _LENGTH_END), 0) for key, length in pairs}
 
 
 def prepare_checkpoint(disk: Disk, checkpoint: Checkpoint, seeds: Seeds) -> None:

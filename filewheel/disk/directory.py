@@ -13,7 +13,7 @@ import logging
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from filewheel.checks import check_path
 from filewheel.disk import descriptors
@@ -32,6 +32,7 @@ from filewheel.errors import (
     disk_errors,
 )
 from filewheel.format import layout
+from filewheel.format.frame import FORMAT
 from filewheel.format.settings import (
     PAYLOAD_BYTES_MAX_DEFAULT,
     SLOTS_DEFAULT,
@@ -213,6 +214,14 @@ def _write(disk: Disk, settings: Settings, where: str) -> None:
     # Between the two, so that the flush of the copy's name covers it. After a crash here the keeper makes the ballast.
     Ballast(disk, where).make()
     write_settings(disk, settings, layout.SETTINGS_COPY)
+
+
+def raise_format(directory: Directory) -> None:
+    """Give a wheel of an older format the present number, before anything is written that older versions misread."""
+    if directory.settings.format < FORMAT:  # mutant: format-kept
+        directory.settings = replace(directory.settings, format=FORMAT)
+        for name in (layout.SETTINGS, layout.SETTINGS_COPY):
+            write_settings(directory.disk, directory.settings, name)
 
 
 def write_settings(disk: Disk, settings: Settings, name: str) -> None:

@@ -24,9 +24,9 @@ from filewheel.firing.settler import Settler
 from filewheel.format.record import ACKED, ID, SET_ASIDE
 from filewheel.format.settings import Sync, check_sync
 from filewheel.journal.settlement import Settlement
-from filewheel.laps.slot import slot_file
+from filewheel.laps.slot import second_of
 from filewheel.laps.store import Store
-from filewheel.message import US_PER_S, Message, MessageId, due_of
+from filewheel.message import Message, MessageId
 
 
 class Outcomes:
@@ -166,7 +166,7 @@ class Outcomes:
         with self._lock:
             id_ = put[ID]
             if id_ in self._head.claims:
-                name = slot_file(self._store.dir.settings, due_of(id_) // US_PER_S).name
+                name = second_of(self._store.dir.settings, id_)
                 self._store.quarantine.keep_bytes(Damage(name, 0, len(put), exc.what, proven=True), put)
                 self._reserve.drop([id_], SET_ASIDE)
                 self._head.release([id_])

@@ -28,7 +28,7 @@ from filewheel.message import ID_END, ID_MIN
 from filewheel.native.compiled import ReadFrames, crc32, learn_frame, read_frames, seal_frame
 from filewheel.native.loops import MAGIC
 
-FORMAT = 1
+FORMAT = 2
 _HEADER = struct.Struct("<4sIIIQQII16s16s")
 HEADER_BYTES = _HEADER.size
 BODY_BYTES_MAX = 1 << 28
@@ -76,6 +76,16 @@ def seal(
 def body_of(frame: bytes) -> bytes:
     """Return the body of a sealed frame."""
     return frame[HEADER_BYTES : HEADER_BYTES + int.from_bytes(frame[8:12], "little")]
+
+
+def record_bytes(frames: bytes) -> int:
+    """Return the size of all records in a run of sealed frames."""
+    at = total = 0
+    while at < len(frames):
+        size = int.from_bytes(frames[at + 8 : at + 12], "little")
+        total += size
+        at += HEADER_BYTES + size + pad(size)
+    return total
 
 
 @dataclass(slots=True)

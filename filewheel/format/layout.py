@@ -15,8 +15,8 @@ No other module makes or parses a name.
       kills/<id>-<life>-<nonce>.<word>  requests to end a run, and their answers: empty files
       paused.json  paused.lock         what is paused; made by the first pause, changed under the lock
       journal/<writer>-<n>.log         one writer's enqueues, cancels, acknowledgements
-      laps/<lap>.lap                   a far or long past lap: one file
-      laps/<lap>/<second>.slot         a near lap: one file for each second with records
+      laps/<lap>-<deal>.lap            a far or long past lap: one file
+      laps/<lap>/<second>-<deal>.slot  a near lap: one file for each second with records
       keys/<bb>.keys  keys/<bb>.lock   which ids may hold a unique key; made on first use
       keys/recent.keys  keys/all.lock  recent entries of batches; a batch locks exclusively, other calls shared
       ids/<b>.lock                     held while a message with such an id is moved or cancelled; made on first use
@@ -86,6 +86,7 @@ SECOND_END = DUE_LIMIT_US // US_PER_S
 LAP_END = SECOND_END
 """The end of all laps for the shortest lap length; `checkpoint.lap_end` is the end for one wheel."""
 SEGMENT_END = 10**12
+DEAL_END = 1 << 62
 HISTORY_END = 10**12
 KEY_BUCKETS = 256
 KEY_RECENT = KEY_BUCKETS
@@ -96,9 +97,9 @@ ID_BUCKETS = 16
 _WRITER = "[0-9A-HJKMNP-TV-Z]{8}"
 _SEGMENT = re.compile(f"({_WRITER})-([0-9]{{6,12}})\\.log")
 _SEGMENT_TMP = re.compile(f"\\.({_WRITER})-([0-9]{{6,12}})\\.tmp")
-_LAP_FILE = re.compile(r"(0|[1-9][0-9]{0,11})\.lap")
+_LAP_FILE = re.compile(r"(0|[1-9][0-9]{0,11})(?:-([1-9][0-9]{0,18}))?\.lap")
 _LAP_DIR = re.compile(r"(0|[1-9][0-9]{0,11})")
-_SLOT = re.compile(r"(0|[1-9][0-9]{0,11})\.slot")
+_SLOT = re.compile(r"(0|[1-9][0-9]{0,11})(?:-([1-9][0-9]{0,18}))?\.slot")
 _KEY_FILE = re.compile(r"([0-9a-f]{2}|recent)\.keys")
 _ID_LOCK = re.compile(r"[0-9a-f]\.lock")
 _HISTORY = re.compile(r"([0-9]{6,12})\.jsonl")
@@ -147,9 +148,9 @@ def is_segment_tmp(last: str) -> bool:
     return _SEGMENT_TMP.fullmatch(last) is not None
 
 
-def lap_file(lap: int) -> str:
-    """Name the file of a far or past lap."""
-    return f"{LAPS}/{lap}.lap"
+def lap_file(lap: int, made: int) -> str:
+    """Name the file of a far or past lap that a deal made; deal 0 stands for a file of format 1."""
+    return f"{LAPS}/{lap}-{made}.lap" if made else f"{LAPS}/{lap}.lap"
 
 
 def lap_dir(lap: int) -> str:
@@ -157,15 +158,14 @@ def lap_dir(lap: int) -> str:
     return f"{LAPS}/{lap}"
 
 
-def slot(lap: int, second: int) -> str:
-    """Name the file of one second."""
-    return f"{LAPS}/{lap}/{second}.slot"
+def slot(lap: int, second: int, made: int) -> str:
+    """Name the file of one second that a deal made; deal 0 stands for a file of format 1."""
+    return f"{LAPS}/{lap}/{second}-{made}.slot" if made else f"{LAPS}/{lap}/{second}.slot"
 
 
-def parse_lap_file(last: str) -> int | None:
-    """Read the lap from the last part of a lap file's name."""
-    match = _LAP_FILE.fullmatch(last)
-    return _below(match[1], LAP_END) if match else None
+def parse_lap_file(last: str) -> tuple[int, int] | None:
+    """Read (lap, deal) from the last part of a lap file's name."""
+    return _made(_LAP_FILE.fullmatch(last), LAP_END)
 
 
 def parse_lap_dir(last: str) -> int | None:
@@ -173,10 +173,9 @@ def parse_lap_dir(last: str) -> int | None:
     return _below(last, LAP_END) if _LAP_DIR.fullmatch(last) else None
 
 
-def parse_slot(last: str) -> int | None:
-    """Read the second from the last part of a slot's name."""
-    match = _SLOT.fullmatch(last)
-    return _below(match[1], SECOND_END) if match else None
+def parse_slot(last: str) -> tuple[int, int] | None:
+    """Read (second, deal) from the last part of a slot's name."""
+    return _made(_SLOT.fullmatch(last), SECOND_END)
 
 
 @functools.cache
@@ -250,9 +249,10 @@ def quarantined(name: str, where: int | str) -> str:
     return f"{QUARANTINE}/{name.replace('/', '_')}@{where}"
 
 
-def replacement(name: str) -> str:
-    """Name the copy that replaces a damaged file: it has the frames that verify."""
-    return f"{QUARANTINE}/{name.replace('/', '_')}.new"
+def _made(match: re.Match[str] | None, end: int) -> tuple[int, int] | None:
+    if match is None or int(match[1]) >= end or int(match[2] or 0) >= DEAL_END:
+        return None
+    return int(match[1]), int(match[2] or 0)
 
 
 def _below(digits: str, end: int) -> int | None:

@@ -93,7 +93,7 @@ def parse_settings(data: bytes, path: str) -> Settings:
 
 def _check_settings(settings: Settings) -> None:
     """Raise unless `create_directory` could have written the settings."""
-    if settings.format != FORMAT or type(settings.format) is not int:
+    if type(settings.format) is not int or not 1 <= settings.format <= FORMAT:
         raise ValueError(f"format {settings.format!r}")
     if len(settings.salt_bytes) != 16 or len(bytes.fromhex(settings.id)) != 16:
         raise ValueError("the id and the salt have 16 bytes each")

@@ -4,8 +4,8 @@ One deal is one transaction. It reads the journals from their covered positions 
 was dropped below the same cut, appends the rest to slot and lap files above their covered lengths, makes all of it
 durable, and commits by replacing the checkpoint. Only then does it remove covered segments. A crash before the commit
 leaves bytes that no checkpoint covers; the next deal overwrites them. The same transaction deals a near lap from its
-one file into slots, and leaves finished files out of the checkpoint; they are unlinked after the commit. Nothing is
-ever rewritten or compacted.
+one file into slots, deals a file anew of which most is dropped, and leaves finished files out of the checkpoint. Files
+that are not named any more are unlinked after the commit. No file is ever rewritten.
 
 A deal runs in the background, one at a time. Comments name the rules D0-D6, K1-K4 and X1 of the protocol.
 Invariant: a deal does not change the set of pending messages.
@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
-from filewheel.disk.checkpoint import Checkpoint, Position, place_checkpoint, prepare_checkpoint
+from filewheel.disk.checkpoint import Checkpoint, Covered, Position, place_checkpoint, prepare_checkpoint
+from filewheel.disk.directory import raise_format
 from filewheel.disk.flush import flush_file, poisoned_by
 from filewheel.errors import FilewheelError
 from filewheel.format import layout
@@ -28,16 +29,20 @@ from filewheel.journal.tail import Tail
 from filewheel.laps.additions import SYNC_EACH_MAX, Additions
 from filewheel.laps.cut import Cut, Files, puts_above, take_cut
 from filewheel.laps.lap_writer import LapWriter
-from filewheel.laps.slot import lap_file, slot_file
+from filewheel.laps.slot import File, lap_files, slot_files
 from filewheel.laps.store import Store
+from filewheel.laps.window import read_file
 from filewheel.message import US_PER_S, id_floor
 from filewheel.native.compiled import PutTable, sort
-from filewheel.roster.repeats import note_repeats
 
 CHUNK_BYTES = 24 << 20
 CHUNK_RECORDS = 150_000
 OPEN_AHEAD_S = 120
 """A lap is dealt into slots this long before it starts. From then on a deal writes to one file for each second."""
+ANEW_BYTES = 64 << 20
+"""A deal deals anew about so many bytes of files of which most is dropped."""
+_BLOCK_BYTES = 4096
+"""Less than this is not worth a new file: a file system gives a file no less."""
 
 
 @dataclass
@@ -45,10 +50,6 @@ class Dealt:
     """The result of a deal."""
 
     puts: int = 0
-    drops: int = 0
-    files: int = 0
-    expired: int = 0
-    """Files whose messages were all finished."""
     held: set[str] = field(default_factory=set)
     """Writers without anything covered: their puts have keys that could not be entered now."""
     left_bytes: int = 0
@@ -98,6 +99,7 @@ class Deal:
         unknown whether the checkpoint was replaced: this keeper is finished, and the next one recovers.
         """
         store = self._store
+        raise_format(self._dir)
         with store.lock:
             store.look_for_missing()
             limits = {} if self._only_expire else store.cut()
@@ -116,7 +118,7 @@ class Deal:
         try:
             if not self._only_expire:
                 if base.doubt:  # the files may hold these records already
-                    note_repeats(self._disk)  # mutant: doubt-unmarked
+                    store.note_repeats()  # mutant: doubt-unmarked
                 self._write(cut, base, new, finished)
                 self._added.sync(self._store.removal.unlinked_in)  # mutant: checkpoint-first
             self._expire(new, finished)
@@ -201,7 +203,7 @@ class Deal:
             # D1: the next deal gets a drop whose put is yet to be dealt, or the put would be pending again.
             new.unmatched = sorted(still if coming is None else still & coming)  # mutant: unmatched-forgotten
         # D4: in doubt, or where a put may come twice, a file may hold the put already, and needs its drop.
-        again = bool(base.doubt) or self._store.repeats  # mutant: doubt-drops repeats-no-drop
+        again = self._store.repeats  # mutant: repeats-no-drop
         loose = [r for i, r in cut.drops.items() if i not in matched or again]
         # Drops for a file that was missing are written to it now, or are carried on to the next deal.
         missing, owes = self._store.missing, self._store.owes_drops
@@ -216,16 +218,44 @@ class Deal:
         writer = LapWriter(self._store, new, near, self._added)
         # X2: records for a removed file were read before it counted as finished, so they are finished too.
         loose = self._without_finished(puts, loose, new, finished)
-        for lap in sorted(near):
-            if lap in new.laps and lap not in finished[1] and writer.can_open(lap):
-                self._gone.append(lap_file(self._dir.settings, lap).name)
-                writer.open(lap)
+        for files in self._to_deal_anew(base, new, near, finished):
+            if writer.is_there(files[0].lap):
+                lo, hi = files[0].range
+                start = bisect_left(loose, DROP_PREFIX + lo)
+                end = bisect_left(loose, DROP_PREFIX + hi, start)
+                writer.deal_anew(files, loose[start:end])
+                del loose[start:end]
+                self._gone += [file.name for file in files]  # mutant: anew-old-stays
         writer.write(puts, loose)
         if writer.held:
             new.unmatched = sorted(writer.held.union(new.unmatched))
-        self._done.files = writer.files
         self._done.puts = len(puts)
-        self._done.drops = len(loose)
+
+    def _to_deal_anew(
+        self, base: Checkpoint, new: Checkpoint, near: Set[int], finished: Files
+    ) -> Iterator[Sequence[File]]:
+        """Yield the files to deal anew, those of a lap or a second together.
+
+        Near laps go into slots. What counted in doubt becomes one file. Of others more than half is dropped.
+        """
+        settings, left = self._dir.settings, ANEW_BYTES
+        for is_lap, before, after in ((False, base.slots, new.slots), (True, base.laps, new.laps)):
+            for key, covered in sorted(before.items()):
+                files = lap_files(settings, key, covered) if is_lap else slot_files(settings, key, covered)
+                if key in finished[is_lap]:
+                    continue
+                if covered.others or (is_lap and key in near):
+                    yield files
+                elif left > 0 and is_worn(covered):
+                    left -= covered.end
+                    if self._is_whole(files[-1]):  # mutant: anew-damaged
+                        yield files
+                    else:  # what cannot be read stays where it is, for `repair` or a backup; it is not looked at again
+                        after[key] = covered._replace(live=covered.end)
+
+    def _is_whole(self, file: File) -> bool:
+        with contextlib.closing(self._store.new_handles()) as handles:
+            return None not in read_file(self._dir, handles, file, 0)
 
     def _without_finished(self, puts: PutTable, drops: list[bytes], new: Checkpoint, finished: Files) -> list[bytes]:
         """Remove the records of finished files from sorted puts, and from the sorted drops that are returned.
@@ -248,13 +278,11 @@ class Deal:
 
     def _expire(self, new: Checkpoint, finished: Files) -> None:
         """Leave finished files out of the new checkpoint; they are unlinked after the commit."""
-        for second in finished[0]:
-            if new.slots.pop(second, None) is not None:
-                self._gone.append(slot_file(self._dir.settings, second).name)
-        for lap in finished[1]:
-            if new.laps.pop(lap, None) is not None:
-                self._gone.append(lap_file(self._dir.settings, lap).name)
-        self._done.expired = len(self._gone)
+        settings = self._dir.settings
+        for second in finished[0] & new.slots.keys():
+            self._gone += [file.name for file in slot_files(settings, second, new.slots.pop(second))]
+        for lap in finished[1] & new.laps.keys():
+            self._gone += [file.name for file in lap_files(settings, lap, new.laps.pop(lap))]
 
     # -- commit: K2 to K4 ------------------------------------------------------------------------------------
 
@@ -321,6 +349,11 @@ def needs_deal(store: Store, finished: Finished | None) -> bool:
     """Return whether a deal would cover anything, or remove anything."""
     with store.lock:
         return store.has_undealt() or (finished is not None and any(finished()))
+
+
+def is_worn(covered: Covered) -> bool:
+    """Return whether a file is worth dealing anew: more than half of it is not needed any more, or may not be."""
+    return covered.live <= 0 or covered.end > 2 * covered.live + _BLOCK_BYTES
 
 
 def near_laps(settings: Settings, now_us: int) -> frozenset[int]:

@@ -1,27 +1,30 @@
-"""Writes the records of a deal to slot and lap files: which file each belongs to, and a near lap's move into slots.
+"""Writes the records of a deal to slot and lap files: which file each belongs to, and which files are dealt anew.
 
 A lap is one file or slots. It keeps the kind that it has; a lap that has neither gets slots when it is near. Nothing
 is written to a file that is missing: its puts go to the other kind of file, and the checkpoint carries its drops.
+A file is dealt anew when its lap comes near, and when most of it is dropped: what is pending in it goes to new files.
 Invariant: a record is appended once, above the covered length of the file that its id belongs to.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Set
+import contextlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence, Set
 
-from filewheel.disk.checkpoint import Checkpoint
+from filewheel.disk.checkpoint import Checkpoint, Covered
 from filewheel.errors import Damaged
-from filewheel.format.record import CANCELLED, DROP_PREFIX, ID, pack_drop
+from filewheel.format.frame import Frame, Gap, record_bytes, scan
+from filewheel.format.record import CANCELLED, DROP_PREFIX, ID, add_puts, pack_drop
 from filewheel.laps.additions import Additions
 from filewheel.laps.slot import File, files_in, frames, frames_of, lap_file, slot_file
 from filewheel.laps.store import Store
-from filewheel.laps.window import Budget, read_window, span_of
-from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_floor
+from filewheel.laps.window import MISSING, Budget, Span, read_window, span_of
+from filewheel.message import ID_END, ID_MIN, US_PER_S, due_of, id_after, id_floor
 from filewheel.native.compiled import PutTable, ids_of
-from filewheel.roster.repeats import note_repeats
+from filewheel.native.loops import DROP_BYTES
 
-_OPEN_BUDGET = Budget(records=1 << 16, bytes=12 << 20)
+_ANEW_BUDGET = Budget(records=1 << 16, bytes=12 << 20)
 
 
 class LapWriter:
@@ -40,11 +43,9 @@ class LapWriter:
         """The files that were checked."""
         self.held: set[bytes] = set()
         """The ids of drops whose put may be in a missing file."""
-        self.files = 0
-        """How often a file was appended to."""
 
-    def write(self, puts: PutTable, drops: list[bytes]) -> None:
-        """Append sorted records to the files they belong to; a drop never makes a file (D4)."""
+    def write(self, puts: PutTable, drops: list[bytes], *, keep_drops: bool = False) -> None:
+        """Append sorted records to the files they belong to; only with `keep_drops` a drop makes a file (D4)."""
         at = dropped = 0
         settings = self._dir.settings
         while at < len(puts) or dropped < len(drops):
@@ -59,16 +60,16 @@ class LapWriter:
             end = id_floor((lap + 1) * settings.slots * US_PER_S if is_whole else (second + 1) * US_PER_S)
             upto = puts.find(end, at)
             drop_upto = bisect_left(drops, DROP_PREFIX + end, dropped) if dropped < len(drops) else dropped
-            file = lap_file(settings, lap) if in_lap_file else slot_file(settings, second)
-            lengths, name = file.among(self._new), file.name
-            length = lengths.get(file.key, 0)
-            mine = drops[dropped:drop_upto] if length else []  # mutant: drops-left-out
-            if name in self._store.missing:
-                self._refuse(name, upto - at)
+            files, key = (self._new.laps, lap) if in_lap_file else (self._new.slots, second)
+            covered = files.get(key, Covered(0, self._new.deal, 0))
+            file = lap_file(settings, lap, covered) if in_lap_file else slot_file(settings, second, covered)
+            mine = drops[dropped:drop_upto] if covered.end or keep_drops else []  # mutant: drops-left-out
+            if file.name in self._store.missing:
+                self._refuse(file.name, upto - at)
             elif upto > at or mine:
                 if not in_lap_file:
                     self._make_dir(lap)
-                lengths[file.key] = self._append(name, length, puts, (at, upto), mine)
+                files[key] = self._append(file, covered, puts, (at, upto), mine)
             if self._store.missing and drop_upto > dropped:
                 # mutant: missing-drops
                 self.held.update(filter(self._store.missing.hides, ids_of(drops[dropped:drop_upto])))
@@ -121,27 +122,56 @@ class LapWriter:
         if self._lap_slots is not None:
             self._lap_slots.add(lap)
 
-    def _append(self, name: str, length: int, puts: PutTable, part: tuple[int, int], drops: list[bytes]) -> int:
-        seed, deal = self._dir.seed(name), self._new.deal
-        data = frames_of(puts, part, seed=seed, offset=length, number=deal)
+    def _append(
+        self, file: File, covered: Covered, puts: PutTable, part: tuple[int, int], drops: list[bytes]
+    ) -> Covered:
+        seed, deal = self._dir.seed(file.name), self._new.deal
+        data = frames_of(puts, part, seed=seed, offset=covered.end, number=deal)
+        live = record_bytes(data)
         if drops:
-            data += frames([], drops, seed=seed, offset=length + len(data), number=deal)
-        self._added.append(name, length, data)
-        self.files += 1
-        return length + len(data)
+            if covered.made != deal:
+                live -= self._ended_bytes(file, drops)
+            data += frames([], drops, seed=seed, offset=covered.end + len(data), number=deal)
+            if self._store.repeats:
+                live += DROP_BYTES * len(drops)
+        self._added.append(file.name, covered.end, data)
+        live = max(0, covered.live + live) if covered.live >= 0 else -1
+        return covered._replace(end=covered.end + len(data), live=live)
 
-    def can_open(self, lap: int) -> bool:
-        """Return whether a lap can be dealt into slots: none of its files is missing."""
+    def _ended_bytes(self, file: File, drops: list[bytes]) -> int:
+        """Return the size of those puts in a file that these drops end. Cost: the frames that may have them."""
+        ids, size = ids_of(drops), 0
+        with contextlib.closing(self._store.new_handles()) as handles:
+            fd = handles.get(file.name)
+            seed, end = self._dir.seed(file.name), min(file.end, self._disk.size(fd))
+            for head in scan(self._disk, fd, 0, end, seed, headers=True, lo=ids[0], hi=id_after(ids[-1])):
+                if not isinstance(head, Frame) or not head.puts:
+                    continue
+                some = ids[bisect_left(ids, head.first) : bisect_right(ids, head.last)]
+                for frame in scan(self._disk, fd, head.offset, head.end, seed) if some else ():
+                    if isinstance(frame, Frame):
+                        size += _size_of(frame, some)
+        return size
+
+    def is_there(self, lap: int) -> bool:
+        """Return whether no file of a lap is missing: only then its files are dealt anew."""
         # All files are checked first: one found missing later would send its messages to the removed lap file.
         for file in files_in(self._dir.settings, self._new, lap):
             self._is_missing(file)
         return lap not in self._store.missing.near()  # mutant: missing-opened
 
-    def open(self, lap: int) -> None:
-        """Deal a lap's one file into slots, in the same commit."""
-        if self._has_slots(lap):  # records that came while one of them was missing may be in both
-            note_repeats(self._disk)
-        file = lap_file(self._dir.settings, lap, self._new.laps.pop(lap))
+    def deal_anew(self, files: Sequence[File], drops: list[bytes]) -> None:
+        """Deal what is pending in the file of a lap or a second to new files, in the same commit.
+
+        In doubt it may have several files. `drops` are this deal's sorted drops for them. The checkpoint does not name
+        the files any more. A drop goes with its put, unless messages may be put twice: then a drop is kept.
+        """
+        file = files[-1]
+        file.among(self._new).pop(file.key)
+        known = ids_of(drops)  # mutant: anew-drops-late
+        if self._has_slots(file.lap) if file.is_lap else file.lap in self._new.laps:
+            self._store.note_repeats()  # records that came while one of them was missing may be in both
+        keeps = self._store.repeats
         handles = self._store.new_handles()
         try:
             lo = ID_MIN
@@ -149,17 +179,35 @@ class LapWriter:
                 window = read_window(
                     self._dir,
                     handles,
-                    [span_of(file)],
+                    list(map(span_of, files)),
                     lo,
                     ID_END,
-                    on_gap=self._store.report_gap,
-                    budget=_OPEN_BUDGET,
+                    on_gap=self._on_gap,
+                    dropped=known,
+                    budget=_ANEW_BUDGET,
                 )
-                # Drops of messages in slots: the lap has both kinds since one of its files was missing for a while.
-                loose = [pack_drop(i, CANCELLED) for i in sorted(window.loose)]
-                self.write(window.found, loose)  # mutant: lap-not-emptied
+                # mutant: anew-drops-forgotten
+                kept = [pack_drop(i, CANCELLED) for i in sorted(window.drops)] if keeps else []
+                self.write(window.found, kept, keep_drops=keeps)  # mutant: lap-not-emptied
                 if not window.cut:
                     return
                 lo = window.hi
         finally:
             handles.close()
+
+    def _on_gap(self, span: Span, gap: Gap) -> None:
+        self._store.report_gap(span, gap)
+        if gap.reason == MISSING:  # since `is_there`: it stays named
+            raise Damaged("it went missing while it was dealt", path=self._dir.place(span.name), hint="restore it")
+
+
+def _size_of(frame: Frame, ids: list[bytes]) -> int:
+    """Return the size of the puts of a frame that have these ids; 0 when it is written wrongly."""
+    puts = PutTable()
+    try:
+        add_puts(puts, frame)
+    except Damaged:
+        return 0
+    size = puts.size_bytes()
+    puts.remove(puts.having(ids))
+    return size - puts.size_bytes()

@@ -4,6 +4,7 @@ Messages wait in these files. `SlotFile` and `LapFile` know a file's name, its r
 other code parses such a name. `files_of` lists the files that a checkpoint names.
 
 Both kinds are runs of frames. Only the keeper writes them: it appends at the covered length and deletes whole files.
+The deal that makes a file is a part of its name, so no name is used for two files.
 The records of one append are sorted and cut into frames of at most FRAME_BYTES, so that a reader of a dense second can
 step over frames without a wanted id.
 Format: docs/format.md, 9.
@@ -16,7 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
-from filewheel.disk.checkpoint import Checkpoint
+from filewheel.disk.checkpoint import Checkpoint, Covered
 from filewheel.disk.directory import Directory
 from filewheel.format import layout
 from filewheel.format.frame import portions, seal
@@ -30,7 +31,7 @@ Numbers = TypeVar("Numbers", bound=Collection[int], covariant=True)
 
 
 class Named(Protocol[Numbers]):
-    """Laps and seconds that have a file: a checkpoint, with the length of each, or a listing."""
+    """Laps and seconds: those of a checkpoint, with the file of each, or those of missing files."""
 
     @property
     def laps(self) -> Numbers:
@@ -47,8 +48,10 @@ class SlotFile:
 
     second: int
     lap: int
-    end: int = 0
+    end: int
     """The covered length."""
+    made: int
+    """The deal that made it."""
     is_lap: ClassVar[bool] = False
 
     @property
@@ -59,7 +62,7 @@ class SlotFile:
     @property
     def name(self) -> str:
         """The file's name in the wheel's directory."""
-        return layout.slot(self.lap, self.second)
+        return layout.slot(self.lap, self.second, self.made)
 
     @property
     def floor(self) -> bytes:
@@ -88,8 +91,10 @@ class LapFile:
     lap: int
     slots: int
     """How many seconds a lap has."""
-    end: int = 0
+    end: int
     """The covered length."""
+    made: int
+    """The deal that made it."""
     is_lap: ClassVar[bool] = True
 
     @property
@@ -100,7 +105,7 @@ class LapFile:
     @property
     def name(self) -> str:
         """The file's name in the wheel's directory."""
-        return layout.lap_file(self.lap)
+        return layout.lap_file(self.lap, self.made)
 
     @property
     def floor(self) -> bytes:
@@ -126,38 +131,69 @@ class LapFile:
 File = SlotFile | LapFile
 
 
-def slot_file(settings: Settings, second: int, end: int = 0) -> SlotFile:
+def slot_file(settings: Settings, second: int, covered: Covered) -> SlotFile:
     """Return the file of a second."""
-    return SlotFile(second, settings.lap_of(second), end)
+    return SlotFile(second, settings.lap_of(second), covered.end, covered.made)
 
 
-def lap_file(settings: Settings, lap: int, end: int = 0) -> LapFile:
+def lap_file(settings: Settings, lap: int, covered: Covered) -> LapFile:
     """Return the file of a lap."""
-    return LapFile(lap, settings.slots, end)
+    return LapFile(lap, settings.slots, covered.end, covered.made)
+
+
+def slot_files(settings: Settings, second: int, covered: Covered) -> list[SlotFile]:
+    """Return the file of a second; in doubt all of them."""
+    return [slot_file(settings, second, one) for one in (*covered.others, covered)]
+
+
+def lap_files(settings: Settings, lap: int, covered: Covered) -> list[LapFile]:
+    """Return the file of a lap; in doubt all of them."""
+    return [lap_file(settings, lap, one) for one in (*covered.others, covered)]
 
 
 def file_named(settings: Settings, name: str) -> File | None:
-    """Return the slot or lap file of this name; None for the name of anything else."""
+    """Return the slot or lap file of this name, without a length; None for the name of anything else."""
     last = name.rpartition("/")[2]
-    second, lap = layout.parse_slot(last), layout.parse_lap_file(last)
-    if second is not None:
-        return slot_file(settings, second)
-    return None if lap is None else lap_file(settings, lap)
+    slot, lap = layout.parse_slot(last), layout.parse_lap_file(last)
+    if slot is not None:
+        return slot_file(settings, slot[0], Covered(0, slot[1]))
+    return None if lap is None else lap_file(settings, lap[0], Covered(0, lap[1]))
+
+
+def second_of(settings: Settings, id_: bytes) -> str:
+    """Return a name for the second of an id, whatever file has it: for the report of a damaged record."""
+    second = due_of(id_) // US_PER_S
+    return layout.slot(settings.lap_of(second), second, 0)
+
+
+def covered_of(settings: Settings, checkpoint: Checkpoint, name: str) -> int | None:
+    """Return the covered length of a slot or lap file; None unless the checkpoint names it."""
+    file = file_named(settings, name)
+    covered = None if file is None else file.among(checkpoint).get(file.key)
+    if file is None or covered is None or file.name != name:
+        return None
+    return next((one.end for one in (covered, *covered.others) if one.made == file.made), None)
 
 
 def files_of(settings: Settings, checkpoint: Checkpoint, lo: bytes = ID_MIN, hi: bytes = ID_END) -> Iterator[File]:
     """Yield a checkpoint's files that may hold ids from `lo` to below `hi`; seconds first, each in no order."""
     low, high = due_of(lo) // US_PER_S, due_of(hi) // US_PER_S
-    yield from (slot_file(settings, s, end) for s, end in checkpoint.slots.items() if low <= s <= high)
+    for second, covered in checkpoint.slots.items():
+        if low <= second <= high:
+            yield from slot_files(settings, second, covered)
     low, high = settings.lap_of(low), settings.lap_of(high)
-    yield from (lap_file(settings, n, end) for n, end in checkpoint.laps.items() if low <= n <= high)
+    for lap, covered in checkpoint.laps.items():
+        if low <= lap <= high:
+            yield from lap_files(settings, lap, covered)
 
 
 def files_in(settings: Settings, checkpoint: Checkpoint, lap: int) -> list[File]:
     """Return the files of a lap that a checkpoint names, in the order of their seconds."""
-    found: list[File] = [lap_file(settings, lap, checkpoint.laps[lap])] if lap in checkpoint.laps else []
-    seconds = range(lap * settings.slots, (lap + 1) * settings.slots)
-    return found + [slot_file(settings, s, checkpoint.slots[s]) for s in seconds if s in checkpoint.slots]
+    found: list[File] = [*lap_files(settings, lap, checkpoint.laps[lap])] if lap in checkpoint.laps else []
+    for second in settings.seconds_of(lap):
+        if second in checkpoint.slots:
+            found += slot_files(settings, second, checkpoint.slots[second])
+    return found
 
 
 def frames(puts: Sequence[bytes], drops: Sequence[bytes], *, seed: int, offset: int, number: int) -> bytes:

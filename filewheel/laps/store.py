@@ -28,15 +28,17 @@ from filewheel.journal.tail import Handles, Tail
 from filewheel.journal.walk import Listing, listing_of
 from filewheel.laps.missing import MissingFiles, find_vanished, vanished
 from filewheel.laps.removal import Removal
-from filewheel.laps.slot import lap_file, slot_file
 from filewheel.laps.window import MISSING, Budget, Span, Window, read_window, spans_of
 from filewheel.message import ID_MIN
 from filewheel.native.loops import DROP_BYTES
+from filewheel.roster.repeats import note_repeats
 from filewheel.roster.roster import RETAIN_BYTES, Roster, read_roster
 
 log = logging.getLogger(__name__)
 
 LOCK_TEST_US = 200_000
+DOUBT_DEALS = 1000
+"""So many deals are passed over where the last one is not known."""
 
 Doubtful = Mapping[str, Sequence[Frame]]
 """writer → frames with puts that may have keys and are not known to be durable."""
@@ -116,6 +118,9 @@ class Store:
             if self.checkpoint.doubt:  # mutant: doubt-ignored
                 self.notes.append(f"{self.checkpoint.doubt}; every slot and lap file counts as covered to its end")
                 adopt(self.checkpoint, self.disk, found, self.dir.settings.lap_of)
+                # The next deal must make no file under the name of another, also of one that is gone by now.
+                used = [made for _, made in found.laps | found.slots]
+                self.checkpoint.deal = max([self.checkpoint.deal, *used]) + DOUBT_DEALS  # mutant: doubt-reuses-names
             else:
                 self._sweep_laps(found)  # mutant: unnamed-stays
                 self._miss_laps(found)  # mutant: missing-unreported
@@ -175,17 +180,18 @@ class Store:
     def _sweep_laps(self, found: Found) -> None:
         """Remove files that the checkpoint does not name: of an incomplete deal, or an unlink that came back."""
         lap_of = self.dir.settings.lap_of
-        for lap in found.laps - self.checkpoint.laps.keys():
-            self.removal.remove(lap_file(self.dir.settings, lap).name)
-        for second in found.slots - self.checkpoint.slots.keys():
-            self.removal.remove(slot_file(self.dir.settings, second).name)
+        for file in found.laps - {(lap, covered.made) for lap, covered in self.checkpoint.laps.items()}:
+            self.removal.remove(layout.lap_file(*file))
+        for file in found.slots - {(second, covered.made) for second, covered in self.checkpoint.slots.items()}:
+            self.removal.remove(layout.slot(lap_of(file[0]), *file))
         for lap in found.dirs - {lap_of(s) for s in self.checkpoint.slots}:
             self.removal.remove_dir(lap)
 
     def _miss_laps(self, found: Found) -> None:
         """Report named files that are missing: a file is removed only after a checkpoint without it."""
         for span in spans_of(self.dir, self.checkpoint):
-            if span.file is not None and span.file.key not in span.file.among(found):
+            file = span.file
+            if file is not None and (file.key, file.made) not in (found.laps if file.is_lap else found.slots):
                 self.miss(span)
 
     def miss(self, span: Span) -> None:
@@ -201,6 +207,11 @@ class Store:
                 self.owes_drops = True
                 if self.on_return is not None:
                     self.on_return(span.floor)  # mutant: missing-unused
+
+    def note_repeats(self) -> None:
+        """Mark that a message may be put twice from here on. Durable on return. Raises OSError."""
+        note_repeats(self.disk)
+        self.repeats = True  # mutant: doubt-drops
 
     # -- ingest --------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ Cost: about 0.2 µs (0.6 in pure Python) for each record in the window, and a he
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -55,6 +55,21 @@ def spans_of(directory: Directory, checkpoint: Checkpoint, lo: bytes = ID_MIN, h
     return sorted(map(span_of, files_of(directory.settings, checkpoint, lo, hi)), key=lambda span: span.floor)
 
 
+def read_file(directory: Directory, handles: Handles, file: File, start: int) -> Iterator[Frame | None]:
+    """Yield a file's frames from `start` up to its covered length, and None where a frame cannot be read."""
+    disk = directory.disk
+    try:
+        fd = handles.get(file.name)
+    except (FileNotFoundError, ForeignFile):
+        yield None
+        return
+    if disk.size(fd) + 7 < file.end:
+        yield None
+        return
+    for item in scan(disk, fd, start, file.end, directory.seed(file.name)):
+        yield item if isinstance(item, Frame) else None
+
+
 @dataclass(frozen=True)
 class Budget:
     """How much a window may hold in memory."""
@@ -79,8 +94,10 @@ class Window:
     hi: bytes
     found: PutTable = field(default_factory=PutTable, compare=False)
     """The puts, without an object for each."""
+    drops: set[bytes] = field(default_factory=set)
+    """The dropped ids."""
     loose: set[bytes] = field(default_factory=set)
-    """Drops whose put was not in the window."""
+    """Those of them whose put was not in the window."""
     cut: bool = False
     """The budget was reached: there may be more from `hi` on."""
     has_drops: bool = False
@@ -227,4 +244,4 @@ class _Reader:
             self.shrink()
         else:
             self._net()
-        return Window(self.hi, self._puts, self._drops - self._spent, self._cut, self._has_drops)
+        return Window(self.hi, self._puts, self._drops, self._drops - self._spent, self._cut, self._has_drops)

@@ -23,7 +23,7 @@ from filewheel.errors import Damaged, disk_error
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
 from filewheel.journal.tail import Handles
-from filewheel.laps.slot import FRAME_BYTES, File, file_named, lap_file, slot_file
+from filewheel.laps.slot import FRAME_BYTES, File, covered_of, lap_file, slot_file
 from filewheel.lookup.index import FileIndex, FrameReader, FrameRun, Hits, LoadedRuns, Place, ids_of, puts_in, within
 from filewheel.lookup.journals import JournalIndex, News
 from filewheel.lookup.lru import Lru
@@ -172,14 +172,9 @@ class Finder:
         self.epoch += 1
         self._frames = FrameReader(self._dir)
         checkpoint = self._dir.checkpoint()
-        if checkpoint.deal != self._checkpoint.deal + 1:
-            # One deal extends or removes a file. Several may have removed and made it again.
-            for file in list(self._files.values()):
-                self._drop(file)
         for file in list(self._files.values()):
-            known = file_named(self._dir.settings, file.name)
-            if known is None or known.key not in known.among(checkpoint):
-                self._drop(file)  # it was removed, and another may get its name
+            if covered_of(self._dir.settings, checkpoint, file.name) is None:
+                self._drop(file)  # it was removed
         for file in self._journals.files.values():
             file.is_blank = False
         self._checkpoint = checkpoint
@@ -275,12 +270,7 @@ class Finder:
     def _file(self, of: File, handles: Handles) -> FileIndex:
         """Return the index of a file up to its covered length."""
         name, length = of.name, of.end
-        file = self._files.get(name)
-        if file is not None and file.pos > length:
-            self._drop(file)  # `repair` has replaced it
-            file = None
-        if file is None:
-            file = FileIndex(name, run_bytes=FRAME_BYTES)
+        file = self._files.get(name) or FileIndex(name, run_bytes=FRAME_BYTES)
         if file.pos < length:
             file = self._list_frames(file, length, handles)
         self._files.put(name, file, len(file.runs))

@@ -29,7 +29,7 @@ from filewheel.format.record import ID, readable_records, records_of, unpack_put
 from filewheel.journal.gaps import UNKNOWN, confirmed, missing_in, number_before
 from filewheel.journal.tail import Handles
 from filewheel.journal.walk import Part, list_segments, parts_above, read_part
-from filewheel.laps.slot import slot_file
+from filewheel.laps.slot import second_of
 from filewheel.laps.window import MISSING, Budget, Span, Window, read_window, spans_of
 from filewheel.message import (
     DEAD_US,
@@ -261,7 +261,7 @@ class Snapshot:
             try:
                 yield unpack_put(put)
             except Damaged as exc:
-                name = slot_file(self._dir.settings, due_of(put[ID]) // US_PER_S).name
+                name = second_of(self._dir.settings, put[ID])
                 self.damage.append(Damage(name, 0, len(put), f"{MessageId(put[ID])}: {exc.what}", proven=True))
 
     def walk(

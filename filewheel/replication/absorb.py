@@ -87,8 +87,7 @@ class Absorption:
         found: set[bytes] = set()
         lo, done = ID_MIN, 0
         with Snapshot(self._old) as snapshot:
-            lengths = (*snapshot.checkpoint.slots.values(), *snapshot.checkpoint.laps.values())
-            total = sum(lengths) + sum(s.end - s.start for s in snapshot.journals)
+            total = snapshot.checkpoint.file_bytes + sum(s.end - s.start for s in snapshot.journals)
         while lo < ID_END:
             chunk = compare(self._old, self._new, lo)
             found.update(put[ID] for put in chunk.missing)

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from filewheel.disk.checkpoint import Checkpoint, place_checkpoint, prepare_checkpoint
-from filewheel.disk.directory import open_directory
+from filewheel.disk.directory import open_directory, raise_format
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.flush import poisoned_by
 from filewheel.disk.keeper_lock import KeeperLock
@@ -142,6 +142,7 @@ class BackupKeeper:
         OSError or Locked with the wheel unchanged, Poisoned.
         """
         self._keeper_lock.check()
+        raise_format(self.dir)
         store = self.store
         new.keeper = store.own.writer
         try:

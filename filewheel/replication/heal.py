@@ -68,8 +68,8 @@ class Heal:
         """Start the walk; with `by_id`, check each message that only the backup has. Raises DiskError."""
         if self._at is None:
             with Snapshot(self._source) as snapshot:
-                lengths = (*snapshot.checkpoint.slots.values(), *snapshot.checkpoint.laps.values())
-                self._total_bytes = sum(lengths) + sum(s.end - s.start for s in snapshot.journals)
+                journals = sum(s.end - s.start for s in snapshot.journals)
+                self._total_bytes = snapshot.checkpoint.file_bytes + journals
         self._at = ID_MIN
         self._by_id = by_id
         self._done_bytes = 0

@@ -16,19 +16,17 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
+from filewheel.disk.checkpoint import Covered
 from filewheel.disk.directory import Directory
-from filewheel.disk.disk import ForeignFile
 from filewheel.errors import FilewheelError
-from filewheel.format.frame import Frame, scan, seal
+from filewheel.format.frame import Frame, seal
 from filewheel.format.record import CANCELLED, ID, moved, pack_drop, readable_records, root_of
-from filewheel.journal.tail import Handles
 from filewheel.laps.additions import Additions
 from filewheel.laps.slot import File, files_in, lap_floor
-from filewheel.laps.window import Budget
+from filewheel.laps.window import Budget, read_file
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.native.compiled import ids_of
 from filewheel.replication.backup_keeper import BackupKeeper
@@ -152,11 +150,11 @@ class LapCopy:
                 (self._keeper.dir, self._keeper.store.checkpoint),
             )
         )
-        if ours != theirs:
+        if [(file.key, file.end) for file in ours] != [(file.key, file.end) for file in theirs]:
             return False
-        for file in ours:
+        for file, twin in zip(ours, theirs, strict=True):
             frames = read_file(self._source, snapshot.handles, file, 0)
-            others = read_file(self._keeper.dir, self._keeper.store.handles, file, 0)
+            others = read_file(self._keeper.dir, self._keeper.store.handles, twin, 0)
             for one, other in zip_longest(frames, others):
                 if one is None or other is None or one.body != other.body:
                     return False
@@ -247,11 +245,12 @@ class _CopyStep:
         return True
 
     def _copy_file(self, file: File) -> bool:
-        lengths = file.among(self._new)
+        files = file.among(self._new)
         if not file.is_lap:
             self._added.make_dir(file.lap)
-        length = lengths.get(file.key, 0)
-        seed = self._keeper.dir.seed(file.name)
+        covered = files.get(file.key, Covered(0, self._new.deal, 0))
+        name, length = replace(file, made=covered.made).name, covered.end
+        seed = self._keeper.dir.seed(name)
         gathered: list[bytes] = []
         size = 0
         start = self.offsets.get(file.name, 0)
@@ -275,16 +274,17 @@ class _CopyStep:
             self.copied += frame.puts
             self.offsets[file.name] = frame.end
             if size >= _WRITE_BYTES:
-                self._added.append(file.name, length, b"".join(gathered))
+                self._added.append(name, length, b"".join(gathered))
                 length, size = length + size, 0
                 gathered.clear()
             if self.size_bytes + frame.end - start >= STEP_BYTES and frame.end < file.end:
                 self.stopped_in = file.lap
                 break
         if size:
-            self._added.append(file.name, length, b"".join(gathered))
+            self._added.append(name, length, b"".join(gathered))
         if length + size:
-            lengths[file.key] = length + size
+            live = covered.live + length + size - covered.end if covered.live >= 0 else -1
+            files[file.key] = covered._replace(end=length + size, live=live)
         self.size_bytes += self.offsets.get(file.name, start) - start
         return True
 
@@ -296,18 +296,3 @@ class _CopyStep:
             self._unfinished.unseen.difference_update(ids_of(puts))
             if self._unfinished.has_drops:
                 self.moved.update((root_of(put), put[ID]) for put in moved(puts))
-
-
-def read_file(directory: Directory, handles: Handles, file: File, start: int) -> Iterator[Frame | None]:
-    """Yield a file's frames from `start` up to its covered length, and None where a frame cannot be read."""
-    disk = directory.disk
-    try:
-        fd = handles.get(file.name)
-    except (FileNotFoundError, ForeignFile):
-        yield None
-        return
-    if disk.size(fd) + 7 < file.end:
-        yield None
-        return
-    for item in scan(disk, fd, start, file.end, directory.seed(file.name)):
-        yield item if isinstance(item, Frame) else None

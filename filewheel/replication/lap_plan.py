@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from filewheel.disk.checkpoint import Checkpoint, lap_end
 from filewheel.disk.directory import Directory
-from filewheel.laps.slot import File, files_in, lap_floor, slot_file, slot_floor
+from filewheel.laps.slot import File, files_in, lap_floor, slot_files, slot_floor
 from filewheel.message import ID_END
 
 _SHARE = 4
@@ -139,15 +139,15 @@ class LapPlanner:
             if slot_floor(second + 1) <= lo:
                 continue
             if ours is not None or (theirs is not None and floor < lo):
-                yield _Part(floor, ours or 0)
+                yield _Part(floor, 0 if ours is None else ours.end)
             elif theirs is not None:
-                yield _Part(floor, 0, absent=[slot_file(self._second.settings, second, theirs)])
+                yield _Part(floor, 0, absent=[*slot_files(self._second.settings, second, theirs)])
 
 
 def _sizes(directory: Directory, checkpoint: Checkpoint) -> dict[int, _Lap]:
-    found = {lap: _Lap(length, True) for lap, length in checkpoint.laps.items()}
-    for second, length in checkpoint.slots.items():
+    found = {lap: _Lap(covered.end, True) for lap, covered in checkpoint.laps.items()}
+    for second, covered in checkpoint.slots.items():
         one = found.setdefault(directory.settings.lap_of(second), _Lap())
-        one.size += length
+        one.size += covered.end
         one.is_both = one.is_file
     return found

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from filewheel.disk.checkpoint import Checkpoint, Position, read_checkpoint
+from filewheel.disk.checkpoint import Checkpoint, Position, adopt, find_files, read_checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
 from filewheel.errors import Damaged
 from filewheel.format import layout
 from filewheel.format.frame import HEADER_BYTES, Frame, Gap, scan
 from filewheel.format.record import DROP_PREFIX, ID, PUT_PREFIX, split, unpack_drop, unpack_put
+from filewheel.laps.slot import covered_of, files_of, slot_floor
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import ID_END, ID_MIN, MessageId
 from filewheel.tools.dump import iso
@@ -93,6 +94,9 @@ class Dissector:
         self._checkpoint: Checkpoint = read_checkpoint(
             self._disk, directory.seed, directory.settings.lap_of, directory.path
         )
+        if self._checkpoint.doubt:
+            lap_of = directory.settings.lap_of
+            adopt(self._checkpoint, self._disk, find_files(self._disk, lap_of), lap_of)
 
     # -- files ---------------------------------------------------------------------------------------------------
 
@@ -118,25 +122,19 @@ class Dissector:
 
     def files_of(self, second: int) -> list[str]:
         """List the files that may hold messages of this second."""
-        lap = self._dir.settings.lap_of(second)
-        names = [layout.slot(lap, second), layout.lap_file(lap)]
-        return [name for name in names if self._exists(name)] + self.segments()
-
-    def _exists(self, name: str) -> bool:
-        return self._disk.identity(name) is not None
+        floor = slot_floor(second)
+        return [file.name for file in files_of(self._dir.settings, self._checkpoint, floor, floor)] + self.segments()
 
     def _covered(self, name: str) -> int:
         """Return a file's covered length."""
         last = name.rpartition("/")[2]
-        segment, second, lap = layout.parse_segment(last), layout.parse_slot(last), layout.parse_lap_file(last)
+        segment = layout.parse_segment(last)
         if segment is not None:
             covered = self._checkpoint.positions.get(segment[0], Position(0, 0, 0))
             if segment[1] == covered.segment:
                 return covered.offset
             return 1 << 62 if segment[1] < covered.segment else 0
-        if second is not None:
-            return self._checkpoint.slots.get(second, 0)
-        return self._checkpoint.laps.get(lap, 0) if lap is not None else 0
+        return covered_of(self._dir.settings, self._checkpoint, name) or 0
 
     # -- records -------------------------------------------------------------------------------------------------
 

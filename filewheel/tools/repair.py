@@ -10,15 +10,14 @@ Invariant: a repair loses no readable data, and a second repair changes nothing.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from filewheel.disk.checkpoint import write_checkpoint
+from filewheel.disk.checkpoint import Covered, write_checkpoint
 from filewheel.disk.directory import Directory, write_settings
 from filewheel.disk.disk import ForeignFile
 from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.disk.locks import WAIT_S
 from filewheel.disk.quarantine import Damage
-from filewheel.disk.replace import put_in_place, write_aside
 from filewheel.errors import Damaged, disk_error
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
@@ -28,6 +27,7 @@ from filewheel.keys.bucket import Unreadable, entries
 from filewheel.keys.index import Keys
 from filewheel.keys.lost import Relisted
 from filewheel.keys.mend import enter_unlisted, mend_key_files
+from filewheel.laps.additions import Additions
 from filewheel.laps.deal import deal_all
 from filewheel.laps.slot import frames
 from filewheel.laps.store import Store
@@ -125,7 +125,7 @@ def _mend_keys(directory: Directory, result: Repair) -> None:
 
 
 def _mend_file(store: Store, span: Span, result: Repair) -> None:
-    """Rewrite a damaged file from the frames that verify."""
+    """Put a new file with the frames that verify in the place of a damaged one."""
     puts, drops, bad = _read_all(store, span)
     senseless = _take_out_senseless(puts, drops)
     if not bad and not senseless:
@@ -136,21 +136,22 @@ def _mend_file(store: Store, span: Span, result: Repair) -> None:
         (store.quarantine.note if is_missing else store.quarantine.keep)(damage)
     for put, what in senseless:
         store.quarantine.keep_bytes(Damage(span.name, 0, len(put), what, proven=True), put)
-    checkpoint = store.checkpoint.copy()
-    checkpoint.deal += 1
     if span.file is None:
         return
-    lengths, key = span.file.among(checkpoint), span.file.key
-    data = frames(sorted(puts), sorted(drops), seed=store.dir.seed(span.name), offset=0, number=checkpoint.deal)
-    lengths.pop(key, None)
-    if data:
-        _replace(store, span.name, data)
-        lengths[key] = len(data)
-    # A crash before this leaves a file shorter than in the checkpoint: `verify` reports it, and `repair` works again.
+    checkpoint = store.checkpoint.copy()
+    checkpoint.deal += 1
+    new = replace(span.file, made=checkpoint.deal)
+    data = frames(sorted(puts), sorted(drops), seed=store.dir.seed(new.name), offset=0, number=checkpoint.deal)
+    files = new.among(checkpoint)
+    del files[new.key]
+    with contextlib.closing(Additions(store.dir)) as added:
+        if data:
+            added.append(new.name, 0, data)
+            files[new.key] = Covered(len(data), new.made)
+        added.sync()
     write_checkpoint(store.disk, checkpoint, store.dir.seed)
     store.checkpoint = checkpoint
-    if not data:
-        store.removal.unlink(span.name)
+    store.removal.unlink(span.name)
     result.bytes_kept += len(data)
     if is_missing:
         result.bytes_lost += span.end
@@ -203,12 +204,3 @@ def _read_all(store: Store, span: Span) -> tuple[set[bytes], set[bytes], list[Da
     finally:
         store.disk.close(fd)
     return puts, drops, bad
-
-
-def _replace(store: Store, name: str, data: bytes) -> None:
-    """Replace a damaged file: atomic and durable."""
-    disk = store.disk
-    aside = layout.replacement(name)
-    write_aside(disk, aside, data)
-    store.handles.drop(name)
-    put_in_place(disk, aside, name)

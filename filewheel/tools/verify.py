@@ -25,6 +25,7 @@ from filewheel.journal.gaps import UNKNOWN, Account, confirmed, number_before
 from filewheel.journal.tail import Handles
 from filewheel.journal.walk import Listing, Part, list_segments, parts_above, read_part
 from filewheel.keys.check import FOREIGN, Unlisted, check_keys, unreadable
+from filewheel.laps.slot import covered_of
 from filewheel.laps.window import MISSING, Span, spans_of
 from filewheel.message import US_PER_S, due_of
 from filewheel.roster.retention import read_overflow
@@ -370,7 +371,7 @@ class _Verifier:
             name = f"{layout.LAPS}/{last}"
             lap_file, lap_dir = layout.parse_lap_file(last), layout.parse_lap_dir(last)
             if lap_file is not None:
-                self._stray(name, lap_file in checkpoint.laps, checkpoint, keeper)
+                self._stray(name, checkpoint, keeper)
             elif lap_dir is None:
                 self._foreign(name)
             else:
@@ -385,11 +386,11 @@ class _Verifier:
             self._foreign(name)
             return
         for inner in inside:
-            second = layout.parse_slot(inner)
-            if second is None or self._dir.settings.lap_of(second) != lap:
+            slot = layout.parse_slot(inner)
+            if slot is None or self._dir.settings.lap_of(slot[0]) != lap:
                 self._foreign(f"{name}/{inner}")
             else:
-                self._stray(f"{name}/{inner}", second in checkpoint.slots, checkpoint, keeper)
+                self._stray(f"{name}/{inner}", checkpoint, keeper)
 
     def _check_ids(self) -> None:
         """Check the names of the locks of ids."""
@@ -432,7 +433,8 @@ class _Verifier:
     def _foreign(self, name: str) -> None:
         self._add("note", name, 0, 0, FOREIGN)
 
-    def _stray(self, name: str, known: bool, checkpoint: Checkpoint, keeper: Holder | None) -> None:
+    def _stray(self, name: str, checkpoint: Checkpoint, keeper: Holder | None) -> None:
         # A running keeper may be dealing: the checkpoint does not name its new files yet.
+        known = covered_of(self._dir.settings, checkpoint, name) is not None
         if not known and keeper is None and not checkpoint.doubt:
             self._add("note", name, 0, 0, "left by a deal that never completed; the next keeper removes it")

@@ -97,7 +97,7 @@ def test_the_report_has_all_parts_and_nothing_that_a_user_named(fw: Fw) -> None:
     assert (report["place"]["exists"], report["place"]["mode"], report["place"]["yours"]) == (True, "0700", True)
     assert report["place"]["free_bytes"] > 0
     assert report["settings"] | {"created": ""} == {
-        "format": 1, "lap_s": 900, "sync": "always", "payload_bytes_max": 1 << 20, "created": "", "notes": [],
+        "format": 2, "lap_s": 900, "sync": "always", "payload_bytes_max": 1 << 20, "created": "", "notes": [],
     }  # fmt: skip
     assert (report["stats"]["pending"], report["stats"]["dead"], report["stats"]["pauses"]) == (2, 1, 1)
     assert report["running"] == {"claimed": 0, "begun": 0}

@@ -127,8 +127,8 @@ def left_over(path: Path, lap_s: int = LAP_S) -> Iterator[str]:
     directory.disk.release()
     dead_lap = DEAD_US // US_PER_S // lap_s
     for name in os.listdir(path / layout.LAPS):
-        lap = layout.parse_lap_file(name)
-        lap = layout.parse_lap_dir(name) if lap is None else lap
+        file = layout.parse_lap_file(name)
+        lap = layout.parse_lap_dir(name) if file is None else file[0]
         if lap is None or lap < dead_lap:
             yield f"drained: laps/{name} is left"
     for folder in (layout.JOURNAL, layout.QUARANTINE):

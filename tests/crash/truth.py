@@ -130,9 +130,7 @@ class Truth:
     def _view(self, fields: dict[str, Any] | None, *, doubt: bool) -> View:
         fields = fields or {"positions": {}, "laps": [], "slots": [], "unmatched": b""}
         positions: dict[str, list[int]] = fields["positions"]
-        lengths = {f"laps/{lap}.lap": n for lap, n in reader.pairs(fields["laps"])}
-        slots = self.settings["slots"]
-        lengths |= {f"laps/{second // slots}/{second}.slot": n for second, n in reader.pairs(fields["slots"])}
+        lengths = reader.lengths(fields, self.settings["slots"])
         parts = {}
         for name, data in self.image.files.items():
             if name.startswith("journal/"):

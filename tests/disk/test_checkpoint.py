@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from filewheel.disk.checkpoint import (
     START,
     Checkpoint,
+    Covered,
     Position,
+    adopt,
     decode,
     encode,
     find_files,
@@ -23,11 +25,13 @@ from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged
 from filewheel.format import layout
 from filewheel.format.frame import Frame, seal
+from filewheel.laps.slot import files_of
 from filewheel.message import ID_END, ID_LIMIT, ID_MIN, base32
-from tests.support_wheel import flip, frames_of, make_directory, scan
+from tests.support_wheel import NOW_S, flip, frames_of, make_directory, scan
 
 COUNTS = st.integers(0, (1 << 62) - 1)
 LENGTHS = st.integers(0, (1 << 44) - 1)
+FILES = st.tuples(LENGTHS, COUNTS, st.integers(-1, (1 << 44) - 1)).map(lambda file: Covered(*file))
 IDS = st.builds(lambda n: n.to_bytes(16, "big"), st.integers(0, int.from_bytes(ID_LIMIT, "big") - 1))
 WRITERS = st.integers(0, (1 << 40) - 1).map(lambda n: base32(n, 8))
 MANIFESTS = st.builds(
@@ -37,16 +41,16 @@ MANIFESTS = st.builds(
     positions=st.dictionaries(
         WRITERS, st.builds(Position, st.integers(0, 10**12 - 1), LENGTHS, st.integers(-1, (1 << 64) - 1)), max_size=8
     ),
-    laps=st.dictionaries(st.integers(0, layout.LAP_END // 900 - 1), LENGTHS, max_size=8),
-    slots=st.dictionaries(st.integers(0, layout.SECOND_END - 1), LENGTHS, max_size=8),
+    laps=st.dictionaries(st.integers(0, layout.LAP_END // 900 - 1), FILES, max_size=8),
+    slots=st.dictionaries(st.integers(0, layout.SECOND_END - 1), FILES, max_size=8),
     unmatched=st.lists(IDS, max_size=8),
 )
 FULL = Checkpoint(
     deal=7,
     keeper="KEEPER01",
     positions={"BBBBBBBB": Position(2, 4096, 17), "AAAAAAAA": START},
-    laps={2_000_020: 288, 3: 8},
-    slots={1_800_000_010: 216},
+    laps={2_000_020: Covered(288, 7, 144), 3: Covered(8, 0)},
+    slots={1_800_000_010: Covered(216, 1, 0)},
     unmatched=[b"\1" * 16, b"\2" * 16],
 )
 
@@ -95,7 +99,7 @@ def test_a_copy_can_be_changed_without_changing_the_original() -> None:
     copy = FULL.copy()
     assert copy == FULL
     copy.positions.clear()
-    copy.laps[1] = 1
+    copy.laps[1] = Covered(1, 1)
     copy.slots.clear()
     copy.unmatched.append(b"k" * 16)
     assert FULL.positions
@@ -137,7 +141,7 @@ def test_without_hard_links_a_manifest_is_written_all_the_same(
 
 def test_every_flipped_bit_of_the_newest_falls_back_to_the_old_one_with_doubt(directory: Directory) -> None:
     write(directory, FULL)
-    write(directory, Checkpoint(deal=8, slots={5: 8}))
+    write(directory, Checkpoint(deal=8, slots={5: Covered(8, 8, 8)}))
     good = place(directory, "checkpoint").read_bytes()
     (frame,) = frames_of(scan(good, directory.seed("checkpoint")))
     for bit in range(0, (frame.offset + 72 + len(frame.body)) * 8, 3):
@@ -198,7 +202,9 @@ def test_a_valid_frame_behind_rubbish_is_not_taken_for_the_checkpoint(directory:
 
 
 def body_of(**changes: object) -> bytes:
-    fields: dict[str, object] = {"deal": 1, "keeper": "", "positions": {}, "laps": [], "slots": [], "unmatched": b""}
+    fields: dict[str, object] = {
+        "format": 2, "deal": 1, "keeper": "", "positions": {}, "laps": [], "slots": [], "unmatched": b"",
+    }  # fmt: skip
     return bytes(msgpack.packb({k: v for k, v in (fields | changes).items() if v is not ...}))
 
 
@@ -225,13 +231,21 @@ def body_of(**changes: object) -> bytes:
         body_of(positions={"AAAAAAAA": [1, 2, 1.5]}),
         body_of(positions={"AAAAAAAA": [1 << 62, 2, 3]}),
         body_of(positions={"AAAAAAAA": [1, -8, 3]}),
-        body_of(laps=["5", 8]),
-        body_of(laps=[5, 8.0]),
-        body_of(laps=[5, 1 << 62]),
-        body_of(laps=[layout.LAP_END, 8]),
-        body_of(slots=[layout.SECOND_END, 8]),
-        body_of(slots=[-1, 8]),
-        body_of(slots=[True, 8]),
+        body_of(laps=["5", 1, 8, 8]),
+        body_of(laps=[5, 1, 8.0, 8]),
+        body_of(laps=[5, 1, 1 << 62, 8]),
+        body_of(laps=[layout.LAP_END, 1, 8, 8]),
+        body_of(slots=[layout.SECOND_END, 1, 8, 8]),
+        body_of(slots=[-1, 1, 8, 8]),
+        body_of(slots=[True, 1, 8, 8]),
+        body_of(laps=[5, -1, 8, 8]),
+        body_of(laps=[5, layout.DEAL_END, 8, 8]),
+        body_of(laps=[5, "1", 8, 8]),
+        body_of(laps=[5, 1, 8, -2]),
+        body_of(laps=[5, 1, 8, 1.0]),
+        body_of(laps=[5, 1, 8]),
+        body_of(format=..., laps=[5, 1, 8, 8.0]),
+        body_of(format=..., laps=[1]),
         body_of(unmatched=b"short"),
         body_of(unmatched="x" * 16),
         body_of(unmatched=b"\xff" * 16),
@@ -244,8 +258,29 @@ def test_a_frame_that_verifies_and_is_no_checkpoint_is_damaged(body: bytes) -> N
 
 
 def test_a_well_formed_body_is_decoded() -> None:
-    frame = Frame(0, 0, 1, 0, 0, 0, ID_END, ID_MIN, body_of(positions={"AAAAAAAA": [1, 2, 3]}, laps=[5, 8]))
-    assert decode(frame, "p") == Checkpoint(1, "", {"AAAAAAAA": Position(1, 2, 3)}, {5: 8})
+    frame = Frame(0, 0, 1, 0, 0, 0, ID_END, ID_MIN, body_of(positions={"AAAAAAAA": [1, 2, 3]}, laps=[5, 7, 8, 6]))
+    assert decode(frame, "p") == Checkpoint(1, "", {"AAAAAAAA": Position(1, 2, 3)}, {5: Covered(8, 7, 6)})
+
+
+def test_a_body_of_format_1_has_files_of_deal_0_of_which_any_part_may_be_dropped() -> None:
+    body = body_of(format=..., laps=[5, 8], slots=[7, 16])
+    found = decode(Frame(0, 0, 1, 0, 0, 0, ID_END, ID_MIN, body), "p")
+    assert (found.laps, found.slots) == ({5: Covered(8, 0, -1)}, {7: Covered(16, 0, -1)})
+
+
+def test_in_doubt_all_files_of_a_lap_or_a_second_count(directory: Directory) -> None:
+    lap_of = directory.settings.lap_of
+    lap = lap_of(NOW_S)
+    place(directory, f"laps/{lap}").mkdir()
+    for name in (f"{lap}.lap", f"{lap}-3.lap", f"{lap}-12.lap", f"{lap}-13.lap", f"{lap}/{NOW_S}-2.slot"):
+        place(directory, f"laps/{name}").write_bytes(b"x" * (0 if "-13" in name else 9))
+    checkpoint = Checkpoint()
+    adopt(checkpoint, directory.disk, find_files(directory.disk, lap_of), lap_of)
+    others = (Covered(16, 0), Covered(16, 3))
+    assert checkpoint.laps == {lap: Covered(16, 12, others=others)}
+    assert checkpoint.slots == {NOW_S: Covered(16, 2)}
+    names = {f"laps/{lap}{made}.lap" for made in ("", "-3", "-12")} | {f"laps/{lap}/{NOW_S}-2.slot"}
+    assert {file.name for file in files_of(directory.settings, checkpoint)} == names
 
 
 def test_a_lap_that_is_late_for_laps_of_this_length_is_damage_in_a_checkpoint_and_foreign_as_a_file(
@@ -254,8 +289,9 @@ def test_a_lap_that_is_late_for_laps_of_this_length_is_damage_in_a_checkpoint_an
     """The number of slots decides which laps there can be."""
     directory = make_directory(tmp_path / "long", slots=86_400)
     lap = layout.SECOND_END // 86_400 + 1
-    write(directory, Checkpoint(1, laps={lap: 8}))
+    write(directory, Checkpoint(1, laps={lap: Covered(8, 1)}))
     assert "not a number" in read(directory).doubt
     place(directory, f"laps/{lap}.lap").write_bytes(b"")
     place(directory, f"laps/{lap - 2}.lap").write_bytes(b"")
-    assert find_files(directory.disk, directory.settings.lap_of).laps == {lap - 2}
+    place(directory, f"laps/{lap - 2}-5.lap").write_bytes(b"")
+    assert find_files(directory.disk, directory.settings.lap_of).laps == {(lap - 2, 0), (lap - 2, 5)}

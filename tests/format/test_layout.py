@@ -31,12 +31,12 @@ def test_a_segments_name_gives_back_its_writer_and_number(writer: str, n: int) -
     assert layout.parse_segment(last(layout.segment_tmp(writer, n))) is None
 
 
-@given(LAPS, SECONDS)
-def test_laps_and_slots_give_back_their_numbers(lap: int, second: int) -> None:
-    assert layout.parse_lap_file(last(layout.lap_file(lap))) == lap
+@given(LAPS, SECONDS, st.integers(0, layout.DEAL_END - 1))
+def test_laps_and_slots_give_back_their_numbers_and_the_deal_that_made_them(lap: int, second: int, made: int) -> None:
+    assert layout.parse_lap_file(last(layout.lap_file(lap, made))) == (lap, made)
     assert layout.parse_lap_dir(last(layout.lap_dir(lap))) == lap
-    assert layout.parse_slot(last(layout.slot(lap, second))) == second
-    assert layout.slot(lap, second).startswith(layout.lap_dir(lap) + "/")
+    assert layout.parse_slot(last(layout.slot(lap, second, made))) == (second, made)
+    assert layout.slot(lap, second, made).startswith(layout.lap_dir(lap) + "/")
 
 
 @given(WRITERS, WRITERS, st.integers(1, 10**7), st.integers(1, 10**7))
@@ -50,9 +50,9 @@ def test_whatever_is_parsed_is_what_would_be_made(text: str) -> None:
     segment = layout.parse_segment(text)
     lap_file, lap_dir, slot = layout.parse_lap_file(text), layout.parse_lap_dir(text), layout.parse_slot(text)
     assert segment is None or layout.segment(*segment) == f"journal/{text}"
-    assert lap_file is None or layout.lap_file(lap_file) == f"laps/{text}"
+    assert lap_file is None or layout.lap_file(*lap_file) == f"laps/{text}"
     assert lap_dir is None or layout.lap_dir(lap_dir) == f"laps/{text}"
-    assert slot is None or last(layout.slot(0, slot)) == text
+    assert slot is None or last(layout.slot(0, *slot)) == text
     history = layout.parse_history(text)
     assert history is None or layout.history(history) == f"history/{text}"
 
@@ -121,8 +121,8 @@ def test_a_seed_is_the_crc_of_salt_and_name_together(salt: bytes, writer: str, n
 
 def test_the_files_of_one_wheel_have_seeds_of_their_own() -> None:
     salt = bytes(range(16))
-    names = [layout.slot(2_000_000, s) for s in range(1_800_000_000, 1_800_005_000)]
-    names += [layout.lap_file(n) for n in range(5_000)] + [layout.segment("AAAAAAAA", n) for n in range(1, 5_000)]
+    names = [layout.slot(2_000_000, s, 7) for s in range(1_800_000_000, 1_800_005_000)]
+    names += [layout.lap_file(n, 7) for n in range(5_000)] + [layout.segment("AAAAAAAA", n) for n in range(1, 5_000)]
     names += [layout.CHECKPOINT]
     assert len({layout.seed(salt, name) for name in names}) == len(names)
 
@@ -132,4 +132,10 @@ def test_a_number_later_than_any_due_is_foreign(number: int) -> None:
     assert layout.parse_slot(f"{number}.slot") is None
     assert layout.parse_lap_file(f"{number}.lap") is None
     assert layout.parse_lap_dir(str(number)) is None
-    assert layout.parse_slot(f"{layout.SECOND_END - 1}.slot") == layout.SECOND_END - 1
+    assert layout.parse_slot(f"{layout.SECOND_END - 1}.slot") == (layout.SECOND_END - 1, 0)
+
+
+@pytest.mark.parametrize("text", ["5-0", "5-07", "5--7", "5-", "-7", "5-7-7", f"5-{layout.DEAL_END}", "5-+7", "5- 7"])
+def test_a_deal_that_is_written_otherwise_makes_a_foreign_name(text: str) -> None:
+    assert layout.parse_slot(f"{text}.slot") is None
+    assert layout.parse_lap_file(f"{text}.lap") is None

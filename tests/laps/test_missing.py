@@ -106,7 +106,7 @@ def test_a_missing_slot_stays_named_and_fires_when_it_is_back_while_the_keeper_r
         assert stage.fire() == [second] * (stage.clock.wall_us > second.due_us)
         stage.deal()
         stage.close()
-    assert any(name.endswith(f"/{s}.slot") for s in stage.checkpoint.slots)
+    assert any(f"/{s}-" in name for s in stage.checkpoint.slots)
     assert stage.fire() == []
     stage.put_back(name)
     stage.deal()

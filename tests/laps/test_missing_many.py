@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Wheel
-from filewheel.disk.checkpoint import read_checkpoint, write_checkpoint
+from filewheel.disk.checkpoint import Covered, read_checkpoint, write_checkpoint
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.format import layout
@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> Path:
     directory = open_directory(path, write=True)
     lap_of = directory.settings.lap_of
     checkpoint = read_checkpoint(directory.disk, directory.seed, lap_of, str(path))
-    checkpoint.slots = {FIRST_S + i: 128 for i in range(ABSENT)}
+    checkpoint.slots = {FIRST_S + i: Covered(128, 1, 128) for i in range(ABSENT)}
     checkpoint.deal += 1
     write_checkpoint(directory.disk, checkpoint, directory.seed)
     directory.disk.release()
@@ -57,7 +57,7 @@ def test_a_keeper_opens_over_thousands_of_missing_files_with_a_hundred_notes_and
         calls.of.clear()
         store.look_for_missing()
         assert len(calls.of) <= 1 + ABSENT // 900 + 1
-        back = path / layout.slot(FIRST_S // 900, FIRST_S)
+        back = path / layout.slot(FIRST_S // 900, FIRST_S, 1)
         back.parent.mkdir()
         back.write_bytes(bytes(128))
         os.chmod(back, 0o600)

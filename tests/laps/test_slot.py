@@ -10,19 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filewheel.disk.checkpoint import Checkpoint
+from filewheel.disk.checkpoint import Checkpoint, Covered
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
 from filewheel.format.frame import Frame
 from filewheel.format.record import CANCELLED, ID, pack_drop, records_of, split
 from filewheel.laps.slot import (
     FRAME_BYTES,
+    covered_of,
     file_named,
     files_in,
     files_of,
     frames,
     lap_file,
     lap_floor,
+    second_of,
     slot_file,
     slot_floor,
 )
@@ -161,15 +163,18 @@ def test_an_append_that_fails_leaves_no_descriptor_behind(
 
 
 def test_names_and_floors_of_seconds_and_laps(directory: Directory) -> None:
-    assert slot_file(directory.settings, NOW_S).name == NAME
+    assert slot_file(directory.settings, NOW_S, Covered(0, 0)).name == NAME
+    assert second_of(directory.settings, slot_floor(NOW_S)) == NAME
     assert due_of(slot_floor(NOW_S)) == NOW_S * 1_000_000
     assert lap_floor(directory, 30_000_000) == slot_floor(NOW_S)
     assert slot_floor(0) == lap_floor(directory, 0) == ID_MIN
 
 
 def test_a_file_knows_its_name_its_seconds_and_its_ids(directory: Directory) -> None:
-    slot, lap = slot_file(directory.settings, NOW_S, 8), lap_file(directory.settings, 30_000_000, 16)
-    assert (slot.name, slot.seconds, slot.key, slot.end) == (NAME, (NOW_S, NOW_S + 1), NOW_S, 8)
+    slot = slot_file(directory.settings, NOW_S, Covered(8, 7))
+    lap = lap_file(directory.settings, 30_000_000, Covered(16, 0))
+    assert (slot.name, slot.seconds) == ("laps/30000000/1800000000-7.slot", (NOW_S, NOW_S + 1))
+    assert (slot.key, slot.end) == (NOW_S, 8)
     assert (lap.name, lap.seconds, lap.key, lap.end) == ("laps/30000000.lap", (NOW_S, NOW_S + 60), 30_000_000, 16)
     assert slot.range == (slot_floor(NOW_S), slot_floor(NOW_S + 1))
     assert lap.range == (slot_floor(NOW_S), slot_floor(NOW_S + 60))
@@ -180,15 +185,22 @@ def test_a_file_knows_its_name_its_seconds_and_its_ids(directory: Directory) -> 
 
 
 def test_the_files_of_a_manifest_are_listed_by_ids_and_by_lap(directory: Directory) -> None:
-    checkpoint = Checkpoint(laps={30_000_001: 5}, slots={NOW_S + 3: 7, NOW_S: 6})
+    checkpoint = Checkpoint(
+        laps={30_000_001: Covered(5, 1)},
+        slots={NOW_S + 3: Covered(7, 3, others=(Covered(8, 2),)), NOW_S: Covered(6, 0)},
+    )
     settings = directory.settings
-    slots = [slot_file(settings, NOW_S, 6), slot_file(settings, NOW_S + 3, 7)]
-    lap = lap_file(settings, 30_000_001, 5)
+    slots = [slot_file(settings, NOW_S, Covered(6, 0))]
+    slots += [slot_file(settings, NOW_S + 3, Covered(8, 2)), slot_file(settings, NOW_S + 3, Covered(7, 3))]
+    lap = lap_file(settings, 30_000_001, Covered(5, 1))
     assert sorted(files_of(settings, checkpoint), key=lambda f: f.floor) == [*slots, lap]
-    assert list(files_of(settings, checkpoint, slot_floor(NOW_S + 1), slot_floor(NOW_S + 5))) == [slots[1]]
+    assert list(files_of(settings, checkpoint, slot_floor(NOW_S + 1), slot_floor(NOW_S + 5))) == slots[1:]
     assert files_in(settings, checkpoint, 30_000_000) == slots
     assert files_in(settings, checkpoint, 30_000_001) == [lap]
-    assert [f.key in f.among(checkpoint) for f in (*slots, lap, lap_file(settings, 7))] == [True, True, True, False]
+    assert [covered_of(settings, checkpoint, file.name) for file in (*slots, lap)] == [6, 8, 7, 5]
+    others = [slot_file(settings, NOW_S, Covered(6, 9)), lap_file(settings, 7, Covered(5, 1))]
+    assert [covered_of(settings, checkpoint, file.name) for file in others] == [None, None]
+    assert covered_of(settings, checkpoint, f"laps/7/{NOW_S}.slot") is None, "another lap's directory"
 
 
 def test_a_link_where_a_slot_belongs_is_not_followed(directory: Directory, tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def files(draw: st.DrawFn) -> Files:
     for second in draw(st.sets(st.sampled_from(SECONDS))):
         low, high = id_floor(second * 10**6), id_floor((second + 1) * 10**6)
         commits = [[r for r in c if low <= r[ID] < high] for c in draw(COMMITS)]
-        found.add(layout.slot(SETTINGS.lap_of(second), second), low, *commits)
+        found.add(layout.slot(SETTINGS.lap_of(second), second, 0), low, *commits)
     return found
 
 
@@ -187,7 +187,7 @@ def test_a_message_that_is_in_a_journal_and_in_its_slot_counts_once() -> None:
     found = Files()
     put = a_put(an_id(60))
     found.add(JOURNALS[0], ID_MIN, [put], [put])
-    found.add(layout.slot(1, 60), id_floor(60 * 10**6), [put])
+    found.add(layout.slot(1, 60, 0), id_floor(60 * 10**6), [put])
     assert found.window().puts == [put]
 
 
@@ -222,7 +222,7 @@ def test_a_dense_second_streams_within_twice_the_budget(monkeypatch: pytest.Monk
     rng = random.Random(3)
     puts = [a_put(an_id(60, n), bytes(rng.randrange(60))) for n in range(20_000)]
     drops = [pack_drop(p[ID], ACKED) for p in puts if rng.random() < 0.3]
-    name = layout.slot(1, 60)
+    name = layout.slot(1, 60, 0)
     parts = [sorted(puts[n::4]) for n in range(4)]
     data = b""
     for part in parts:
@@ -250,7 +250,7 @@ def test_what_was_dropped_takes_no_memory_however_large_it_was() -> None:
     found = Files()
     puts = [a_put(an_id(60, n), bytes(50_000)) for n in range(400)]
     last = a_put(an_id(61), b"waits")
-    found.add(layout.slot(1, 60), id_floor(60 * 10**6), *[puts[n : n + 4] for n in range(0, 400, 4)], [last])
+    found.add(layout.slot(1, 60, 0), id_floor(60 * 10**6), *[puts[n : n + 4] for n in range(0, 400, 4)], [last])
     tracemalloc.start()
     try:
         window = found.window(dropped=[p[ID] for p in puts], budget=Budget(bytes=1 << 20))
@@ -275,11 +275,11 @@ def two() -> Files:
     """A journal, and a slot of three frames."""
     found = Files()
     found.add(JOURNALS[0], ID_MIN, [a_put(an_id(59))])
-    found.add(layout.slot(1, 60), id_floor(60 * 10**6), *[[a_put(an_id(60, n))] for n in range(3)])
+    found.add(layout.slot(1, 60, 0), id_floor(60 * 10**6), *[[a_put(an_id(60, n))] for n in range(3)])
     return found
 
 
-SLOT = layout.slot(1, 60)
+SLOT = layout.slot(1, 60, 0)
 
 
 def test_a_file_that_is_missing_is_reported_in_its_whole_length_and_the_rest_is_read(two: Files) -> None:
@@ -357,7 +357,7 @@ def test_files_above_the_window_are_not_even_opened(two: Files) -> None:
 def test_more_files_than_handles_are_read_and_few_stay_open() -> None:
     found = Files()
     for second in range(60, 120):
-        found.add(layout.slot(1, second), id_floor(second * 10**6), [a_put(an_id(second))])
+        found.add(layout.slot(1, second, 0), id_floor(second * 10**6), [a_put(an_id(second))])
     handles = Handles(found.dir, limit=4)
     assert found.window(handles=handles).puts == found.pending()
     assert len(found.disk.open_fds) == 4

@@ -186,6 +186,73 @@ def old_listing(s: Stage) -> None:
         s.oracle.violations.append("what a writer put into its next segment is not seen")
 
 
+@script
+def anew(s: Stage) -> None:
+    """Of a far lap more than half is cancelled: a deal writes the rest to a new file, and the old one goes."""
+    ids = [s.put("A", 400 + n) for n in range(4)]
+    s.put("A", 200)
+    s.deal()
+    for id_ in ids[:3]:
+        s.cancel("B", id_)
+    s.deal()
+    s.deal()
+    s.cancel("B", ids[3])
+    s.deal()
+    s.deal()
+    s.put("A", 402)
+    s.deal()
+
+
+@script
+def anew_drops_late(s: Stage) -> None:
+    """The deal that writes a lap anew also has new messages for it, and cancels of some that it holds."""
+    ids = [s.put("A", 400 + n) for n in range(6)]
+    s.deal()
+    for id_ in ids[:4]:
+        s.cancel("B", id_)
+    s.deal()
+    s.cancel("B", ids[4])
+    s.put("A", 405.5)
+    s.cancel("B", s.put("A", 405.7))
+    s.deal()
+    s.deal()
+
+
+@script
+def anew_beside_a_reader(s: Stage) -> None:
+    """A reader has read the checkpoint when the lap that it names is dealt anew; then the lap comes near."""
+    ids = [s.put("A", 130 + n) for n in range(4)]
+    s.deal()
+    for id_ in ids[1:]:
+        s.cancel("B", id_)
+    s.deal()
+    s.wheel("R")
+    s.when("open", "^laps/.*lap", s.deal)
+    s.list("R")
+    s.wait(70)
+    s.deal()
+    s.list("R")
+
+
+@script
+def anew_while_it_fires(s: Stage) -> None:
+    """A lap that is past is dealt anew while its messages are claimed; then it is expired."""
+    for n in range(5):
+        s.put("A", n / 10)
+    s.deal(spread=False)
+    s.wait(3)
+    s.claim(5)
+    for _ in range(3):
+        s.ack()
+    s.flush()
+    s.deal(spread=False)
+    s.deal(spread=False)
+    s.nack(delay=70)
+    s.ack(durable=True)
+    s.deal()
+    s.deal()
+
+
 def journal_of(s: Stage, who: str) -> str:
     """Return a pattern for the names of a producer's segments."""
     journal = s.wheel(who)._journal

@@ -259,7 +259,7 @@ class Checker:
         assert isinstance(journal, Dir)
         assert isinstance(laps, Dir)
         dead = DEAD_US // US_PER_S // SLOTS
-        left = [n for n in laps.entries if (layout.parse_lap_file(n) or 0) < dead]
+        left = [n for n in laps.entries if (layout.parse_lap_file(n) or (0, 0))[0] < dead]
         if journal.entries or left:
             oracle.violations.append(f"left on disk {sorted(journal.entries)} {sorted(left)}: {context}")
 

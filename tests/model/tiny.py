@@ -18,6 +18,7 @@ import filewheel.keys.files
 import filewheel.keys.group_commit
 import filewheel.keys.index
 import filewheel.laps.deal
+import filewheel.laps.lap_writer
 import filewheel.laps.slot
 import filewheel.laps.store
 import filewheel.laps.tidy
@@ -29,6 +30,7 @@ import filewheel.replication.lap_plan
 import filewheel.wheel
 from filewheel.journal.journal import Journal
 from filewheel.laps.deal import Deal
+from filewheel.laps.window import Budget
 from tests.model.sched import ModelThreading
 
 SLOTS = 60
@@ -56,6 +58,9 @@ def tiny(
     patch(filewheel.firing.reserve, "ROOM_BYTES", 600)
     patch(filewheel.laps.store, "LOCK_TEST_US", 3)  # the model's steady clock counts looks at it
     patch(filewheel.laps.slot, "FRAME_BYTES", 400)
+    patch(filewheel.laps.deal, "_BLOCK_BYTES", 40)
+    patch(filewheel.laps.deal, "ANEW_BYTES", 600)
+    patch(filewheel.laps.lap_writer, "_ANEW_BUDGET", Budget(records=5, bytes=600))
     patch(filewheel.laps.tidy, "TIDY_SEGMENTS", 6)
     patch(filewheel.replication.lap_copy, "STEP_BYTES", 700)
     patch(filewheel.replication.lap_copy, "_WRITE_BYTES", 300)

@@ -185,7 +185,7 @@ def test_a_file_that_was_opened_into_seconds_since_it_was_seen_is_looked_into(pa
         fire(pair, keeper)
         Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
     lap = link.target.settings.lap_of(ids[0].due_us // 1_000_000)
-    seen = LapFile(lap, link.target.settings.slots, 1000)
+    seen = LapFile(lap, link.target.settings.slots, 1000, 1)
     assert link._reconciler.carry_out(Decision(delete=[seen]), {}, None).by_id
     pair.settle(4)
     assert pair.pending(pair.backup) == set()
@@ -217,7 +217,7 @@ def test_nothing_goes_for_a_primary_whose_checkpoint_is_in_doubt(pair: Pair) -> 
         file.unlink()
     pair.damaged.append(pair.primary)
     lose_its_place(pair)
-    assert absent(open_directory(pair.primary, write=False), [LapFile(1, 900, 1)]) == ([], set())
+    assert absent(open_directory(pair.primary, write=False), [LapFile(1, 900, 1, 1)]) == ([], set())
     pair.settle(5)
     assert pair.pending(pair.backup) == set(map(bytes, ids))
 
@@ -253,10 +253,10 @@ def test_of_files_with_which_anything_overlaps_none_is_absent(pair: Pair) -> Non
     lap_of = directory.settings.lap_of
 
     def lap(second: int) -> LapFile:
-        return LapFile(lap_of(second), directory.settings.slots, 1)
+        return LapFile(lap_of(second), directory.settings.slots, 1, 1)
 
     def slot(second: int) -> SlotFile:
-        return SlotFile(second, lap_of(second), 1)
+        return SlotFile(second, lap_of(second), 1, 1)
 
     now_s = pair.clock.now_us() // 1_000_000
     taken = [lap(now_s + 100), slot(now_s + 100), slot(now_s + 101), lap(put.due_us // 1_000_000)]

@@ -20,7 +20,6 @@ from filewheel.keys.index import LockedKeys
 from filewheel.laps.window import Budget
 from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S, due_of, id_floor
 from filewheel.native.compiled import part
-from filewheel.roster.repeats import note_repeats
 
 
 class LogKeeper(Keeper):
@@ -35,8 +34,7 @@ class LogKeeper(Keeper):
         """Prepare for messages that are added twice. Durable on return; needed once in the life of a wheel."""
         with self._lock, disk_errors(self._dir.path):
             self._check()
-            note_repeats(self._store.disk)  # mutant: kafka-repeats-unmarked
-            self._store.repeats = True
+            self._store.note_repeats()  # mutant: kafka-repeats-unmarked
 
     def is_gone(self) -> bool:
         """Return whether the wheel's files were removed from outside. Cost: a stat."""

@@ -15,7 +15,6 @@ from tests.crash.operations import (
     catches,
     gives,
     unguarded,
-    without,
 )
 
 MUTANTS: list[Mutant] = [
@@ -113,7 +112,7 @@ MUTANTS: list[Mutant] = [
       after("cut.drops.update((r[4:20], r) for r in readable_records(frame)[1])"),
       "a put is left out only for a drop below the same cut", "play later-drops @77"),
     m("drops-left-out", "D4", NEVER, "a drop whose put is in a file is dealt", "word 22378 @1"),
-    m("doubt-drops", "D4", without(1), "in doubt a drop is dealt although its put was left out",
+    m("doubt-drops", "D4", DROP, "in doubt a drop is dealt although its put was left out",
       "tests/test_wheel_guards.py::test_without_a_checkpoint_a_message_whose_cancel_is_in_a_journal_does_not_come_back"),
     m("slots-unflushed", "D6", DROP, "dealt files are durable before the checkpoint", "word 17750 @11"),
     m("slot-names-unflushed", "D6", becomes("for name in unlinked_in:"), "the names of dealt files are durable before the checkpoint",
@@ -131,6 +130,20 @@ MUTANTS: list[Mutant] = [
        DROP],
       "a file is appended to at its covered length", "race retry 7 @1681"),
     m("lap-not-emptied", "L2", DROP, "a lap that is opened brings along what it holds", "word 14762 @1756"),
+    m("anew-drops-late", "X5", gives("[]"), "what is dropped below the cut does not come back in a file that is dealt anew",
+      "play anew-drops-late"),
+    m("anew-drops-forgotten", "X5", gives("[]"), "where a message may be put twice, its drop stays when its file is dealt anew",
+      "tests/laps/test_deal_anew.py::test_where_a_message_may_be_put_twice_its_drop_stays_for_the_other_put"),
+    m("anew-damaged", "X5", ALWAYS, "a file that cannot be read whole is not dealt anew",
+      "tests/laps/test_deal_anew.py::test_a_damaged_file_is_not_dealt_anew_and_stays_as_it_is_for_a_repair"),
+    m("anew-old-stays", "X5", DROP, "the old file goes with the commit of the new one",
+      "tests/laps/test_deal_anew.py::test_a_lap_of_which_more_than_half_is_cancelled_is_dealt_anew_and_the_old_file_goes"),
+    m("adopted-one", "X6", gives("Covered((known[1] + 7) & ~7, made)"), "in doubt every file of a lap counts, also one that was dealt anew",
+      "tests/laps/test_deal_anew.py::test_without_a_checkpoint_all_files_of_a_lap_count_and_the_next_deal_makes_one_of_them"),
+    m("doubt-reuses-names", "X6", DROP, "after doubt no deal makes a file under the name of another",
+      "tests/laps/test_deal_anew.py::test_without_a_checkpoint_all_files_of_a_lap_count_and_the_next_deal_makes_one_of_them"),
+    m("format-kept", "X6", NEVER, "a wheel of an older format gets the present number before new names are in it",
+      "tests/laps/test_deal_anew.py::test_the_first_deal_in_a_wheel_of_format_1_raises_the_number_before_anything_has_a_new_name"),
     m("two-homes", "D5", DROP, "a drop goes to the file that has its put: a lap keeps its slots when it is past",
       "word 22378 @1"),
     # -- the checkpoint --------------------------------------------------------------------------------------

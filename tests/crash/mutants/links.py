@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.crash.mutants.entry import Mutant, m
-from tests.crash.operations import ALWAYS, DROP, NEVER, becomes, without
+from tests.crash.operations import ALWAYS, DROP, NEVER, becomes, gives, without
 
 MUTANTS: list[Mutant] = [
     # -- what a link writes to a backup, and what it believes of a primary -----------------------------------
@@ -53,7 +53,7 @@ MUTANTS: list[Mutant] = [
       "tests/replication/test_counts.py::test_a_primary_that_was_given_back_what_it_could_not_read_counts_each_message_once"),
     m("doubt-unmarked", "B4", DROP, "so is a wheel whose checkpoint cannot be read, before it deals again",
       "tests/replication/test_counts.py::test_what_a_wheel_deals_again_without_a_checkpoint_counts_once"),
-    m("repeats-no-drop", "B4", without(2), "and is written to the file that may hold the other",
+    m("repeats-no-drop", "B4", gives("False"), "and is written to the file that may hold the other",
       "tests/test_keeper.py::test_in_a_set_a_message_that_lies_in_two_journals_and_fired_stays_gone"),
     m("ready-twice", "B4", DROP, "a message that arrives twice waits in memory once",
       "tests/test_keeper.py::test_a_message_that_is_added_again_while_it_waits_in_memory_fires_once"),
