@@ -82,7 +82,7 @@ def test_a_list_shows_a_handler_s_call_as_python_would_write_it(fw: Fw) -> None:
         def mail(to: str, times: int = 1) -> None: ...
 
         scheduler.enqueue(mail, ["ann"], {"times": 2}, delay=3600)
-    assert "mail('ann', times=2)" in on_terminal("-C", fw.wheel, "inspect", "list").out
+    assert "mail('ann', times=2)" in on_terminal("-C", fw.wheel, "inspect", "list", columns=100).out
 
 
 @pytest.mark.parametrize("by_key", [False, True])

@@ -60,7 +60,7 @@ def test_for_people_each_view_says_what_is_paused_since_when_and_why(fw: Fw) -> 
     assert "`filewheel run`" not in text
     assert "paused          the wheel" in fw("--no-json", "stats").out
     assert "due and paused  1" in fw("--no-json", "stats").out
-    assert "  paused  mail" in fw("--no-json", "inspect", "list").out
+    assert "  paused       mail" in fw("--no-json", "inspect", "list").out
     assert "paused    the wheel, since" in fw("--no-json", "inspect", id_).out
 
 

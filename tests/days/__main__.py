@@ -48,6 +48,7 @@ DAYS = (
     Day("leap", "2028-02-29T11:58:00Z", "Etc/GMT+12", "two minutes before a 29 February; the latest zone, UTC-12"),
 )
 
+SHIFT = "CLOCK_SHIFT_S"
 READS = re.compile(
     r"time\.time\(|time_ns|now\(|today|\btz\b|--tz|\bTZ\b|ZoneInfo|[Cc]ron|@(hourly|daily|weekly|monthly|yearly)"
     r"|mon-fri|schedule|--at\b|strftime|\bon_terminal\(|Fw\b|times\."
@@ -78,8 +79,8 @@ def build(where: Path) -> Path:
 
 def environment(day: Day, library: Path) -> dict[str, str]:
     """Return the environment of a process for which this day begins now."""
-    shift_s = round(datetime.fromisoformat(day.begins).timestamp() - time.time())
-    return {**os.environ, "TZ": day.zone, "CLOCK_SHIFT_S": str(shift_s), "LD_PRELOAD": str(library)}
+    shift_s = round(datetime.fromisoformat(day.begins).timestamp() - time.time() + int(os.environ.get(SHIFT, "0")))
+    return {**os.environ, "TZ": day.zone, SHIFT: str(shift_s), "LD_PRELOAD": str(library)}
 
 
 def main(arguments: Sequence[str]) -> int:
