@@ -41,7 +41,9 @@ class Service:
         is_ours = pid in ("", str(os.getpid()))
         self._watchdog_s = int(watchdog) / 1e6 if is_ours and watchdog.isdecimal() else 0.0
         self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self._ended = threading.Lock()
+        """Free at the end. A lock, because Ctrl-C breaks an event of Python's."""
+        self._ended.acquire()
         self._thread: threading.Thread | None = None
         self._beat_s: float | None = None
         self._stalled: Callable[[], float] = lambda: 0.0
@@ -59,7 +61,7 @@ class Service:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended.set()
+        self._ended.release()
         if self._thread is not None:
             self._thread.join(2 * _SEND_S)  # nothing is said of a service after its end
         self._send("STOPPING=1")
@@ -98,7 +100,7 @@ class Service:
     def _live(self) -> None:
         wait_s = min(_LOOK_S, self._watchdog_s / _PINGS) if self._watchdog_s else _LOOK_S
         sent_s, is_late = 0.0, False
-        while not self._ended.wait(wait_s):
+        while not self._ended.acquire(timeout=wait_s):
             self._look()
             now_s = time.monotonic()
             if not (self._watchdog_s and self._is_ready) or now_s - sent_s < self._watchdog_s / _PINGS:

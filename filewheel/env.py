@@ -1,19 +1,26 @@
-"""The machine as one argument: clock, disks and random bytes.
+"""The machine as one argument: clock, disks and random bytes; and how a thread waits on it.
 
 Tests pass another `Env`: a clock that stands still, a disk in memory that fails or loses power at any call, bytes that
 repeat. `Directory.env` carries it, so code that has a directory needs no other argument.
 
 There are two clocks. The *wall* clock decides which messages are due. The *steady* clock never steps, counts the time
 of a suspended machine where the system can, and measures durations. Code never mixes the two.
-Invariant: no other module of the library reads the time, and only `disk/` calls the system for files.
+
+Ctrl-C may raise between any two steps of Python's own conditions and events, which then release a lock that they do not
+have ("release unlocked lock"), or keep one for ever. `Condition` and `Event` are those of the library
+([ADR 84](../docs/adr/0084-a-wait-that-ctrl-c-ends.md)).
+Invariants: no other module of the library reads the time, and only `disk/` calls the system for files. After a wait,
+however it ended, its thread has the lock of the condition as before.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from filewheel.checks import shown
 from filewheel.errors import BadArgument
@@ -50,6 +57,122 @@ SYSTEM_CLOCK = SystemClock()
 def loop_time() -> float:
     """Return the time of asyncio's and uvloop's loops: CLOCK_MONOTONIC in seconds."""
     return time.monotonic()
+
+
+pause = time.sleep
+"""Sleep for some seconds, or until Ctrl-C."""
+
+
+def _closed_gate() -> threading.Lock:
+    gate = threading.Lock()
+    gate.acquire()
+    return gate
+
+
+def _pass(gate: threading.Lock, timeout_s: float | None) -> bool:
+    """Wait until a gate is opened; return whether it was."""
+    if timeout_s is None:
+        return gate.acquire()
+    return gate.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX)) if timeout_s > 0 else gate.acquire(False)
+
+
+class Condition:
+    """A condition of a reentrant lock, which is held by a `with` of the lock itself, not of the condition."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self._lock: Any = lock
+        self._gates: list[threading.Lock] = []
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Release the lock, wait until notified, and take it again; return False when the time was up."""
+        count = self._lock._recursion_count()
+        gate = _closed_gate()
+        try:
+            self._gates.append(gate)
+            try:
+                self._lock._release_save()
+                return _pass(gate, timeout_s)
+            finally:
+                self._take(count)
+        finally:
+            self._take(count)  # again: the first one may have been interrupted before it began
+            with contextlib.suppress(ValueError):
+                self._gates.remove(gate)
+
+    def wait_for(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until something is so, at most this time; return whether it is."""
+        end_s = time.monotonic() + timeout_s
+        while not is_so():
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            self.wait(left_s)
+        return True
+
+    def _take(self, count: int) -> None:
+        """Take the lock, so often, unless this thread has it. An interrupt is raised once it has."""
+        interrupted: BaseException | None = None
+        while True:
+            try:
+                if not self._lock._is_owned():
+                    self._lock._acquire_restore((count, threading.get_ident()))
+                break
+            except BaseException as exc:
+                interrupted = exc
+        if interrupted is not None:
+            raise interrupted
+
+    def notify(self) -> None:
+        """Wake one thread that waits. The lock is held."""
+        while self._gates:
+            gate = self._gates[0]
+            is_first = gate.locked()  # not so: an interrupted notify has opened it
+            if is_first:
+                gate.release()
+            with contextlib.suppress(ValueError):
+                self._gates.remove(gate)
+            if is_first:
+                return
+
+    def notify_all(self) -> None:
+        """Wake all threads that wait. The lock is held."""
+        while self._gates:
+            self.notify()
+
+
+class Event:
+    """Something that threads wait for, until it is set. It has no lock."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._gates: list[threading.Lock] = []
+
+    def is_set(self) -> bool:
+        """Return whether it is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set it, and wake the threads that wait."""
+        self._is_set = True
+        for gate in self._gates.copy():
+            with contextlib.suppress(RuntimeError):  # another thread has opened it
+                gate.release()
+
+    def clear(self) -> None:
+        """Unset it."""
+        self._is_set = False
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is set, at most this time; return whether it was."""
+        if self._is_set:
+            return True
+        gate = _closed_gate()
+        try:
+            self._gates.append(gate)  # first: who sets it from here on opens the gate
+            return self._is_set or _pass(gate, timeout_s)
+        finally:
+            with contextlib.suppress(ValueError):
+                self._gates.remove(gate)
 
 
 class Disk(Protocol):

@@ -125,7 +125,7 @@ def test_a_close_waits_for_a_retry_that_another_thread_writes(
         threads.go(lambda: moved_to.append(keeper.nack(message, delay=1)))
         assert entered.wait(120)
         closing = threads.go(keeper.close)
-        assert eventually(lambda: keeper._settler._tried._waiters or not closing.is_alive())  # type: ignore[attr-defined]
+        assert eventually(lambda: keeper._settler._tried._gates or not closing.is_alive())
         go_on.set()
         closing.join(120)
         threads.end()

@@ -140,12 +140,12 @@ def _in_threads(act: Callable[[], object], slice_s: float) -> float:
     """Return the rate of concurrent calls from several threads per second."""
     counts: list[int] = []
     errors: list[BaseException] = []
-    stopped = threading.Event()
+    is_stopped = False
 
     def work() -> None:
         count = 0
         try:
-            while not count or (not stopped.is_set() and count < _MESSAGES_MAX // THREADS):
+            while not count or (not is_stopped and count < _MESSAGES_MAX // THREADS):
                 act()
                 count += 1
         except Exception as exc:
@@ -159,10 +159,10 @@ def _in_threads(act: Callable[[], object], slice_s: float) -> float:
             for worker in workers:
                 worker.start()
         while any(w.is_alive() for w in workers) and (left := start + slice_s - time.perf_counter()) > 0:
-            stopped.wait(min(left, 0.05))
+            time.sleep(min(left, 0.05))
     finally:
         # Also after Ctrl-C: the wheel must not be closed while a thread uses it.
-        stopped.set()
+        is_stopped = True
         for worker in workers:
             if worker.ident is not None:
                 worker.join()

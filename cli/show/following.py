@@ -95,7 +95,9 @@ class Watch:
         self._teller = teller
         self._progress = progress
         self._summary_s = summary_s if out.wants_json else None
-        self._over = threading.Event()
+        self._over = threading.Lock()
+        """Free at the end. A lock, because Ctrl-C breaks an event of Python's."""
+        self._over.acquire()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def __enter__(self) -> Self:
@@ -105,12 +107,12 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._over.set()
+        self._over.release()
         self._thread.join()
 
     def _run(self) -> None:
         summed = drawn = time.monotonic()
-        while not self._over.wait(_LOOK_S):
+        while not self._over.acquire(timeout=_LOOK_S):
             now = time.monotonic()
             if self._summary_s is not None and now - summed >= self._summary_s:
                 summed = now

@@ -60,7 +60,9 @@ class Looker:
     def __init__(self, view: WheelView, wanted: Wanted, interval_s: float) -> None:
         self._view = view
         self._interval_s = interval_s
-        self._wake = threading.Event()
+        self._wake = threading.Lock()
+        """Open when there is a reason to look. A lock, because Ctrl-C breaks an event of Python's."""
+        self._wake.acquire()
         self._over = False
         self.wanted = wanted
         self.sight = Sight(wanted)
@@ -76,7 +78,7 @@ class Looker:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over = True
-        self._wake.set()
+        self._look_soon()
         self._thread.join()
         os.close(self._ring)
         os.close(self.fd)
@@ -84,20 +86,23 @@ class Looker:
     def want(self, wanted: Wanted) -> None:
         """Look for this at once."""
         self.wanted = wanted
-        self._wake.set()
+        self._look_soon()
 
     def look_again(self) -> None:
         """Look at once: this process has changed the wheel."""
         with contextlib.suppress(FilewheelError):
             self._view.forget()
-        self._wake.set()
+        self._look_soon()
+
+    def _look_soon(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it is open already
+            self._wake.release()
 
     def _run(self) -> None:
         while not self._over:
-            self._wake.clear()
             self.sight = look(self._view, self.wanted)
             os.write(self._ring, b"!")
-            self._wake.wait(self._interval_s)
+            self._wake.acquire(timeout=self._interval_s)
 
 
 def _words(exc: FilewheelError) -> str:

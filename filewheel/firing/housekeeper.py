@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from filewheel.disk.threads import started
+from filewheel.env import Event
 from filewheel.errors import FULL, Damaged, DiskError, FilewheelError, disk_error
 from filewheel.firing.old_dead import OldDead
 from filewheel.firing.reserve import ROOM_BYTES, Reserve
@@ -61,7 +62,7 @@ class Housekeeper:
         self._check = check
         self._look = look
         self._thread: threading.Thread | None = None
-        self._wake = threading.Event()
+        self._wake = Event()
         self._stopping = False
         self._dirty = False
         self._looked_us = 0

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from filewheel.disk import locks
+from filewheel.env import Condition
 from filewheel.errors import Damaged, DiskError, FilewheelError, Locked, NotClaimed, disk_error
 from filewheel.firing.batch import Batch, ids_in
 from filewheel.firing.head import Head
@@ -52,7 +53,7 @@ class Settler:
         """The error of the last try."""
         self._tried_by: dict[bytes, int] = {}
         """The thread that tries each of those."""
-        self._tried = threading.Condition(store.lock)
+        self._tried = Condition(store.lock)
         self.moving = threading.RLock()
         """Held by the thread that has locks of ids: another thread would find them busy, as if a producer had them."""
 

@@ -20,6 +20,7 @@ from typing import Protocol
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.directory import Directory
 from filewheel.disk.threads import one_call, started
+from filewheel.env import Condition
 from filewheel.errors import UNWRITTEN, Closed, FilewheelError, Poisoned, TooFewCopies, TooLarge, anew, disk_error
 from filewheel.format import layout
 from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, body_of, seal
@@ -72,7 +73,7 @@ class Appender:
         self._segment_bytes = segment_bytes
         self._fill_bytes = fill_bytes
         self.lock = threading.RLock()
-        self._changed = threading.Condition(self.lock)
+        self._changed = Condition(self.lock)
         self.lender = Lender(self.lock, Writer(directory))
         self._has_pens = True
         """Whether the disk gives pens, as far as known."""

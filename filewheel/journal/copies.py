@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from filewheel.disk.directory import Directory
+from filewheel.env import Condition
 from filewheel.errors import UNWRITTEN, Fenced, FilewheelError, TooFewCopies, anew
 from filewheel.journal.mirror import Mirror, reason
 from filewheel.message import US_PER_S
@@ -41,8 +42,8 @@ class Copies:
         self._strict = strict
         self._roster: Roster
         self._mirrors: tuple[Mirror, ...] = ()
-        self._lock = threading.Lock()
-        self._done = threading.Condition(self._lock)
+        self._lock = threading.RLock()
+        self._done = Condition(self._lock)
         self._mending = threading.RLock()
         """Held to change the list of mirrors. Taken after the journal's lock and before `_lock`."""
         self._trouble = False

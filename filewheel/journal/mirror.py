@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from filewheel.disk.directory import Directory, open_directory
 from filewheel.disk.threads import started
-from filewheel.env import SYSTEM_CLOCK, Env
+from filewheel.env import SYSTEM_CLOCK, Condition, Env
 from filewheel.errors import UNWRITTEN, FilewheelError, Unsafe, anew
 from filewheel.format import layout
 from filewheel.journal.appender import Appender
@@ -43,8 +43,8 @@ class Mirror:
         roster: Roster,
         since: int,
         *,
-        lock: threading.Lock,
-        done: threading.Condition,
+        lock: threading.RLock,
+        done: Condition,
         failed: Failed,
         env: Env,
     ) -> None:
@@ -70,7 +70,7 @@ class Mirror:
         self._env = env
         self._failed = failed
         self._lock = lock
-        self._work = threading.Condition(lock)
+        self._work = Condition(lock)
         self._done = done
         self._stopping = False
         self._wanted = 0

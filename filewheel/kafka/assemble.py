@@ -8,12 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 from filewheel.checks import check_choice
-from filewheel.env import SYSTEM_CLOCK, Clock
+from filewheel.env import SYSTEM_CLOCK, Clock, pause
 from filewheel.errors import BadArgument, NoBroker
 from filewheel.kafka.client.confluent import ConfluentTransport
 from filewheel.kafka.client.level_client import ConfluentLevels
@@ -104,7 +103,7 @@ def _when_there(transport: _Checked[T_co], clock: Clock = SYSTEM_CLOCK) -> T_co:
             if clock.steady_us() >= say_us:
                 log.warning("%s; waiting for a broker", exc.what)
                 say_us = clock.steady_us() + SAY_S * US_PER_S
-            threading.Event().wait(PAUSE_S)
+            pause(PAUSE_S)
         else:
             transport.answer_s = usual_s
             return topics

@@ -14,7 +14,16 @@ from typing import Any
 
 from filewheel.bridges.extra import need
 from filewheel.errors import BadArgument, ClusterError, NoBroker
-from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made, metadata_of
+from filewheel.kafka.client.trouble import (
+    client,
+    client_log,
+    cluster_error,
+    end_of,
+    error_of,
+    heard,
+    made,
+    metadata_of,
+)
 from filewheel.kafka.levels.naming import Level
 from filewheel.kafka.records.options import Policy
 
@@ -251,7 +260,6 @@ def _fits(key: str, found: str, needed: str) -> bool:
 def _only(futures: Mapping[Any, Any]) -> Any:
     """Return the result of one request."""
     (future,) = futures.values()
-    try:
-        return future.result(LIMIT_S)
-    except TimeoutError:
-        raise NoBroker(f"no answer after {LIMIT_S:g} s", hint="check whether the brokers run") from None
+    if not end_of(future).wait(LIMIT_S):
+        raise NoBroker(f"no answer after {LIMIT_S:g} s", hint="check whether the brokers run")
+    return future.result()

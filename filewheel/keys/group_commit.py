@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 
 from filewheel.disk.threads import reentered
+from filewheel.env import Event
 from filewheel.errors import FilewheelError, KeyHeld, Locked, anew
 from filewheel.journal.journal import BATCH_BYTES, Journal
 from filewheel.keys.index import Keys
@@ -33,7 +34,7 @@ class _Call:
         self.leads = False
         self.made: Made | None = None
         self.error: Exception | None = None
-        self.gate = threading.Event()
+        self.gate = Event()
         """Set when the call was written, or leads."""
 
     @property

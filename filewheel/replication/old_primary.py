@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -18,7 +17,7 @@ from filewheel.disk.boot import boot_id
 from filewheel.disk.directory import Directory, opened
 from filewheel.disk.disk import is_scarce
 from filewheel.disk.keeper_lock import KeeperLock
-from filewheel.env import Env
+from filewheel.env import Env, Event
 from filewheel.errors import FilewheelError, Locked, said_of
 from filewheel.replication.link import Link
 from filewheel.replication.peers import Peers, skip_unreachable
@@ -63,7 +62,7 @@ class OldPrimary:
         it `is_noted` already. Raises DiskError when this process is short of files, memory or threads.
         """
         link: Link | None = None
-        pause = threading.Event()
+        pause = Event()
         try:
             self._peers.check_answers(self._path)
             link = self._link(me, wait_s)
@@ -119,7 +118,7 @@ class OldPrimary:
 
 def when_free(wait_s: float, act: Callable[[], T]) -> T:
     """Call `act` until the lock that it takes is free. Raises Locked when it is not after `wait_s`."""
-    pause = threading.Event()
+    pause = Event()
     waited_s = 0.0
     while True:
         try:

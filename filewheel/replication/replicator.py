@@ -19,7 +19,7 @@ from filewheel.checks import check_function, check_number, check_path
 from filewheel.disk.directory import opened
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.threads import started
-from filewheel.env import Env, check_env
+from filewheel.env import Env, Event, check_env
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, NoWheel, disk_errors, said, said_of
 from filewheel.format import layout
 from filewheel.message import US_PER_S
@@ -67,7 +67,7 @@ class Replicator:
         self._on_change = on_change
         self._env = check_env(env)
         self._stopped = False
-        self._stopping = threading.Event()
+        self._stopping = Event()
         self._turned_us: int | None = None
         """When `run` last came around; None before it and after it."""
         self._links: dict[str, _Service] = {}
@@ -228,7 +228,7 @@ class _Service(threading.Thread):
         self._of = replicator
         self.primary = primary
         self._member = member
-        self._ending = threading.Event()
+        self._ending = Event()
         self.link: Link | None = None
         self.report = LinkReport(member.path, member.wheel, member.mode, "unreachable")
 

@@ -22,7 +22,7 @@ from filewheel.checks import check_function, check_number, check_path
 from filewheel.disk.directory import opened
 from filewheel.disk.disk import SYSTEM, is_scarce
 from filewheel.disk.threads import started
-from filewheel.env import Env, check_env
+from filewheel.env import Env, Event, check_env
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, said
 from filewheel.message import US_PER_S
 from filewheel.replication.health import why_not_durable
@@ -52,7 +52,7 @@ class Standby:
         self._env = check_env(env)
         self._clock = env.clock
         self._stopped = False
-        self._pause = threading.Event()
+        self._pause = Event()
         self._asked: dict[str, threading.Thread] = {}
         """By wheel, the thread that waits for its disk: a disk that hangs is accessed only once."""
         self._watched = self._roster()

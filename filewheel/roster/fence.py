@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import is_scarce
-from filewheel.env import Disk, Env
+from filewheel.env import Disk, Env, pause
 from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error
 from filewheel.format import layout
 from filewheel.roster.roster import Roster, change_roster, read_roster, was_in_set
@@ -195,7 +194,7 @@ class _Other:
 
 def let_producers_look() -> None:
     """Wait until every producer of a newly fenced wheel has checked its roster."""
-    threading.Event().wait(_FENCE_S)
+    pause(_FENCE_S)
 
 
 def fenced(roster: Roster, path: str) -> Fenced:

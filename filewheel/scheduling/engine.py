@@ -21,7 +21,7 @@ from filewheel.disk.directory import opened
 from filewheel.disk.hint import UNHEARD_S, StandbySleep
 from filewheel.disk.paused import read_pauses
 from filewheel.disk.threads import started
-from filewheel.env import Clock, Env
+from filewheel.env import Clock, Env, Event
 from filewheel.errors import Fenced, FilewheelError, Locked, anew, disk_errors
 from filewheel.firing.reserve import fires_again
 from filewheel.format.pauses import Pauses
@@ -111,19 +111,19 @@ class Engine:
         self._clock = clock = env.clock
         self._on_term = on_term
         self._loop = loop
-        self._stop = threading.Event()
+        self._stop = Event()
         self._sleep = StandbySleep(path, env)
         self._ends_drained = ends_drained
         self._drains = 0
         """How often the wheel was drained when this engine began to fire, or to wait for it."""
         self._grace_s = 0.0
-        self._hurry = threading.Event()
+        self._hurry = Event()
         self._keeper: Keeper | None = None
         self._fenced: Fenced | None = None
         self._ahead_us = clock.now_us() - clock.steady_us()
         self._thread: threading.Thread | None = None
         self._reported = Pauses()
-        self.is_keeper = threading.Event()
+        self.is_keeper = Event()
         """Set while this process fires."""
         self.state: State = "starting"
         """"failing" while it cannot fire and tries again, "fenced" when another wheel of the set fires."""
@@ -455,7 +455,7 @@ def end_calls(
     runners: Mapping[str, Runner],
     grace_s: float,
     clock: Clock,
-    hurry: threading.Event,
+    hurry: Event,
     turn: Callable[[], None] = lambda: None,
 ) -> None:
     """Give running calls this time to end, or until `hurry`; then abandon them. No other call begins."""

@@ -13,7 +13,7 @@ import threading
 from typing import Generic
 
 from filewheel.checks import check_whole
-from filewheel.env import SYSTEM_CLOCK, Clock
+from filewheel.env import SYSTEM_CLOCK, Clock, Condition
 from filewheel.errors import BadArgument
 from filewheel.timers.binary_heap import BinaryHeap
 from filewheel.timers.entry import PENDING, Entry, Item
@@ -35,7 +35,8 @@ class DelayQueue(Generic[Item]):
         self._steady = Steady(clock)
         self._owner = Owner(name)
         self._heap: BinaryHeap[Item] = BinaryHeap(now=BEFORE_ALL)
-        self._available = threading.Condition()  # reentrant: a destructor may close it in the middle of a call
+        self._lock = threading.RLock()  # reentrant: a destructor may close it in the middle of a call
+        self._available = Condition(self._lock)
         self._leader: int | None = None
         self._is_closed = False
         self._is_ending = False
@@ -57,7 +58,7 @@ class DelayQueue(Generic[Item]):
         if item is None:
             raise BadArgument("an item is not None, which poll returns when there is none")
         check_time("due_ns", due_ns)
-        with self._owner.one_call(self._available):
+        with self._owner.one_call(self._lock):
             if self._is_closed or self._is_ending:
                 raise self._owner.closed()
             entry = self._heap.start(due_ns, item)
@@ -81,7 +82,7 @@ class DelayQueue(Generic[Item]):
 
     def _take(self, until_ns: int | None) -> Item | None:
         me = threading.get_ident()
-        with self._owner.one_call(self._available):
+        with self._owner.one_call(self._lock):
             try:
                 while True:
                     head = self._heap.first()
@@ -109,13 +110,13 @@ class DelayQueue(Generic[Item]):
 
     def peek(self) -> Item | None:
         """Return the first item, due or not, without removing it; None when there is none."""
-        with self._owner.one_call(self._available):
+        with self._owner.one_call(self._lock):
             head = self._heap.first()
             return None if head is None else head.item
 
     def next_due_ns(self) -> int | None:
         """Return the due time of the first item; None when there is none."""
-        with self._owner.one_call(self._available):
+        with self._owner.one_call(self._lock):
             head = self._heap.first()
             return None if head is None else head.due
 
@@ -125,7 +126,7 @@ class DelayQueue(Generic[Item]):
         if not isinstance(items, list):
             raise BadArgument("drain_to appends to a list")
         count = 0
-        with self._owner.one_call(self._available):
+        with self._owner.one_call(self._lock):
             now_ns = self.now_ns()
             while (most is None or count < most) and (head := self._heap.first()) is not None and head.due <= now_ns:
                 items.append(self._heap.pop().item)
@@ -134,7 +135,7 @@ class DelayQueue(Generic[Item]):
 
     def remove(self, entry: Entry[Item]) -> bool:
         """Remove an item by its entry: True if it was in the queue. Raises BadArgument for another queue's entry."""
-        with self._owner.one_call(self._available):
+        with self._owner.one_call(self._lock):
             is_removed = self._heap.stop(entry)
             if self._is_ending and not len(self._heap):
                 self._available.notify_all()
@@ -142,12 +143,12 @@ class DelayQueue(Generic[Item]):
 
     def items(self) -> list[Item]:
         """Return the items in the queue, due or not, in no order."""
-        with self._owner.one_call(self._available):
+        with self._owner.one_call(self._lock):
             return [entry.item for entry in self._heap]
 
     def close(self) -> list[Item]:
         """End the queue: who waits, and every later call, gets Closed. Return the items that are left."""
-        with self._owner.one_call(self._available):
+        with self._owner.one_call(self._lock):
             self._is_closed = True
             self._available.notify_all()
             return [entry.item for entry in self._heap.clear()]
@@ -161,11 +162,11 @@ class DelayQueue(Generic[Item]):
             self._is_ending = True
             self._is_closed = self._is_closed or at_once  # the items stay: the heap may be in the middle of a change
             # Not for ever: a destructor may run while its thread has the lock of another queue.
-            if self._available.acquire(timeout=1):
+            if self._lock.acquire(timeout=1):
                 try:
                     self._available.notify_all()
                 finally:
-                    self._available.release()
+                    self._lock.release()
 
     def check(self) -> None:
         """Raise Forked in a child of the process that made the queue."""
@@ -185,5 +186,5 @@ class DelayQueue(Generic[Item]):
         return isinstance(entry, Entry) and entry.scheme is self._heap and entry.state is PENDING
 
     def _clock_moved(self) -> None:
-        with self._available:
+        with self._lock:
             self._available.notify_all()

@@ -18,7 +18,7 @@ from concurrent.futures import Executor
 from typing import ParamSpec
 
 from filewheel.checks import check_whole
-from filewheel.env import SYSTEM_CLOCK, Clock
+from filewheel.env import SYSTEM_CLOCK, Clock, Condition
 from filewheel.errors import TooManyTimers
 from filewheel.timers.entry import EXPIRED, PENDING, STOPPED, Entry
 from filewheel.timers.hashed_unordered import HashedUnordered
@@ -98,7 +98,8 @@ class _Worker:
         self._limit = limit
         self._executor = executor
         self._owner = Owner("HashedWheelTimer")
-        self._changed = threading.Condition()  # reentrant: a destructor may end this in the middle of a call
+        self._lock = threading.RLock()  # reentrant: a destructor may end this in the middle of a call
+        self._changed = Condition(self._lock)
         self._new: deque[TimerTask] = deque()
         self._cancelled: deque[TimerTask] = deque()
         self._is_stopped = False
@@ -108,7 +109,7 @@ class _Worker:
 
     def add(self, task: TimerTask) -> None:
         self._owner.check()
-        with self._changed:
+        with self._lock:
             if self._limit is not None and self.pending >= self._limit:
                 raise TooManyTimers(
                     f"{self.pending} timers are pending, which is the limit", hint="cancel some, or raise max_pending="
@@ -119,7 +120,7 @@ class _Worker:
 
     def start(self) -> None:
         self._owner.check()
-        with self._changed:
+        with self._lock:
             if self._is_stopped:
                 raise self._owner.closed()
             if not len(self._workers):
@@ -127,7 +128,7 @@ class _Worker:
 
     def cancel(self, task: TimerTask) -> bool:
         self._owner.check()
-        with self._changed:
+        with self._lock:
             if task.state is not PENDING:
                 return False
             task.settle(STOPPED)
@@ -144,7 +145,7 @@ class _Worker:
     def _wait_for_tick(self) -> bool:
         """Wait for the end of the next tick; return False when there is none to come."""
         until_ns = (self.wheel.hand + 1) * self.wheel.tick
-        with self._changed:
+        with self._lock:
             while not self._is_stopped and not (self._is_ending and not self.pending):
                 if self.steady.now_ns() >= until_ns:
                     return True
@@ -166,7 +167,7 @@ class _Worker:
 
     def _expire(self, entry: Entry[TimerTask]) -> None:
         task = entry.item
-        with self._changed:
+        with self._lock:
             if task.state is not PENDING:
                 return
             call = task.settle(EXPIRED)
@@ -181,7 +182,7 @@ class _Worker:
         self._owner.check()
         self._end()
         self._workers.join()
-        with self._changed:
+        with self._lock:
             left = [*self._new, *(entry.item for entry in self.wheel.clear())]
             self._new.clear()
             self._cancelled.clear()
@@ -195,17 +196,17 @@ class _Worker:
         """End when nothing is pending. Safe in a destructor, and after a fork."""
         if self._owner.is_here:
             self._is_ending = True
-            if self._changed.acquire(timeout=1):  # not for ever: see DelayQueue.finish
+            if self._lock.acquire(timeout=1):  # not for ever: see DelayQueue.finish
                 try:
                     self._changed.notify_all()
                 finally:
-                    self._changed.release()
+                    self._lock.release()
 
     def _end(self) -> None:
-        with self._changed:
+        with self._lock:
             self._is_stopped = True
             self._changed.notify_all()
 
     def _clock_moved(self) -> None:
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from filewheel.checks import check_function, check_number, shown, span_us
-from filewheel.env import Clock
+from filewheel.env import Clock, Condition
 from filewheel.errors import BadArgument, Closed, Forked, Reentered
 
 Result = TypeVar("Result")
@@ -80,7 +80,7 @@ class Steady:
             return WAIT_MAX_S
         return min(max(0, until_ns - self.now_ns()) / NS_PER_S, WAIT_MAX_S)
 
-    def wait(self, condition: threading.Condition, until_ns: int | None) -> None:
+    def wait(self, condition: Condition, until_ns: int | None) -> None:
         """Wait for a notification, at most until a time. It may return earlier. The condition's lock is held."""
         condition.wait(self.wait_s(until_ns))
 
@@ -104,13 +104,13 @@ class Owner:
         if self._pid != os.getpid():
             raise Forked(f"this {self._name} belongs to the process that made it", hint="make another after the fork")
 
-    def one_call(self, lock: threading.Condition | threading.RLock) -> threading.Condition | threading.RLock:
+    def one_call(self, lock: threading.RLock) -> threading.RLock:
         """Return a reentrant lock for a `with`. Raises Forked, and Reentered when this thread has the lock.
 
         A signal handler or a destructor may interrupt a call of its own thread: it would see, and leave, half a change.
         """
         self.check()
-        if lock._is_owned():  # type: ignore[union-attr]
+        if lock._is_owned():  # type: ignore[attr-defined]
             raise Reentered(
                 f"this thread is in the middle of another call of this {self._name}",
                 hint="give signal handlers and destructors one of their own, or a HashedWheelTimer",

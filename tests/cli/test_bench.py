@@ -252,13 +252,12 @@ def test_threads_are_done_with_a_wheel_before_it_is_closed(monkeypatch: pytest.M
         busy.set()
         time.sleep(0.05)
 
-    class Interrupted(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            raise KeyboardInterrupt
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         before = set(threading.enumerate())
-        patched.setattr(rounds, "threading", SimpleNamespace(Thread=threading.Thread, Event=Interrupted))
+        patched.setattr(rounds, "time", SimpleNamespace(perf_counter=time.perf_counter, sleep=interrupted))
         with pytest.raises(KeyboardInterrupt):
             rounds._in_threads(slow, 60)
         assert not set(threading.enumerate()) - before

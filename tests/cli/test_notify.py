@@ -131,7 +131,8 @@ def test_nothing_is_said_after_the_end_though_the_thread_was_about_to_say_it(man
     def status() -> tuple[bool, str]:
         if threading.current_thread() is service._thread:
             looks.set()
-            assert service._ended.wait(60)
+            assert service._ended.acquire(timeout=60)
+            service._ended.release()
         return True, "late" if looks.is_set() else "firing"
 
     with service:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 
 from filewheel import BadArgument, Closed, Reentered
+from filewheel.env import Condition
 from filewheel.testing import FakeClock
 from filewheel.timers import DelayQueue
 from tests.timers.support import InThread, soon
@@ -15,7 +15,7 @@ from tests.timers.support import InThread, soon
 
 def waiting(queue: DelayQueue[Any]) -> int:
     """How many threads wait in a queue."""
-    return len(queue._available._waiters)  # type: ignore[attr-defined]
+    return len(queue._available._gates)
 
 
 def test_items_leave_in_the_order_of_due_times_and_none_before_its_own() -> None:
@@ -71,7 +71,7 @@ def test_a_leader_that_leaves_hands_over_to_a_follower() -> None:
     queue: DelayQueue[int] = DelayQueue()
     takers = [InThread(queue.take) for _ in range(3)]
     soon(lambda: waiting(queue) == 3)
-    with queue._available:  # one wakes, for the first; no put wakes another
+    with queue._lock:  # one wakes, for the first; no put wakes another
         now_ns = queue.now_ns()
         for number in range(3):
             queue._heap.start(now_ns + number, number + 1)
@@ -84,7 +84,7 @@ def test_a_new_head_wakes_one_thread_and_an_item_behind_it_wakes_none() -> None:
     waits: list[int | None] = []
     wait = queue._steady.wait
 
-    def counted(condition: threading.Condition, until_ns: int | None) -> None:
+    def counted(condition: Condition, until_ns: int | None) -> None:
         waits.append(until_ns)
         wait(condition, until_ns)
 
@@ -241,7 +241,7 @@ def test_a_call_in_the_middle_of_another_of_its_thread_is_refused_and_changes_no
     """As a signal handler or a destructor makes it, in the middle of a compaction of the heap for one."""
     queue: DelayQueue[int] = DelayQueue()
     entry = queue.put(1)
-    with queue._available:
+    with queue._lock:
         for call in (
             lambda: queue.put(2),
             queue.take,

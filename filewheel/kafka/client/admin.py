@@ -11,14 +11,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import wait
 from typing import Any
 
 from filewheel.bridges.extra import need
-from filewheel.env import SYSTEM_CLOCK, Clock
+from filewheel.env import SYSTEM_CLOCK, Clock, Event
 from filewheel.errors import ClusterError, NoBroker, NotAllowed
 from filewheel.kafka.client.kept import never_free
-from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made, metadata_of
+from filewheel.kafka.client.trouble import (
+    client,
+    client_log,
+    cluster_error,
+    end_of,
+    error_of,
+    heard,
+    made,
+    metadata_of,
+)
 from filewheel.message import US_PER_S
 
 ANSWER_S = 10.0
@@ -41,7 +49,7 @@ class Admin:
         self._clock = clock
         self._lock = threading.Lock()
         self._made: Any = None
-        self._is_interrupted = threading.Event()
+        self._is_interrupted = Event()
 
     def interrupt(self) -> None:
         """Let all questions end with NoBroker within SLICE_S: the service stops. From any thread."""
@@ -69,10 +77,10 @@ class Admin:
     def answer(self, what: str, future: Any) -> Any:
         """Return an answer. Raises ClusterError."""
         end_us = self._clock.steady_us() + round(LIMIT_S * US_PER_S)
-        while not future.done():
+        ended = end_of(future)
+        while not ended.wait(SLICE_S):
             if self._is_interrupted.is_set() or self._clock.steady_us() >= end_us:
                 raise self._unanswered(what)
-            wait([future], SLICE_S)
         try:
             return future.result()
         except self._client.KafkaException as exc:

@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from filewheel.disk.threads import started
+from filewheel.env import Event
 from filewheel.errors import ClusterError, NoBroker
 from filewheel.kafka.client.transaction_sink import TransactionSink
 from filewheel.kafka.client.trouble import cluster_error, error_of, made
@@ -62,7 +63,7 @@ class TransactionCallSink(TransactionSink):
         self._units: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
         self._group: Callable[[], Any] = lambda: None
         """Returns this member of the group."""
-        self._closing = threading.Event()
+        self._closing = Event()
         self._thread = threading.Thread(target=self._work, name="filewheel-kafka-transactions", daemon=True)
         self._thread.start()
 

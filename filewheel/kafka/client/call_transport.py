@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from filewheel.env import Event, pause
 from filewheel.errors import ClusterError, MissingTopic, NoBroker, TooLarge
 from filewheel.kafka.client.admin import Admin
 from filewheel.kafka.client.call_source import CallSource
@@ -96,7 +97,7 @@ class ConfluentCalls:
             found = self._admin.topics(str(self._config["bootstrap.servers"]), ANSWER_S).topics
             if found.keys() >= set(self._topics):
                 break
-            threading.Event().wait(wait_s)
+            pause(wait_s)
         return found
 
     def source(self, listener: Listener) -> CallSource:
@@ -124,7 +125,7 @@ class ConfluentCalls:
     def send(self, record: Outgoing) -> None:
         """Produce one record, and wait for all in-sync replicas. Raises ClusterError, TooLarge."""
         answers: list[KafkaError | None] = []
-        answered = threading.Event()
+        answered = Event()
         producer = self._shared()
 
         def answer(error: KafkaError | None, message: Message | None) -> None:

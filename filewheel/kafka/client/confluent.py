@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from filewheel.env import pause
 from filewheel.errors import ClusterError, MissingTopic
 from filewheel.kafka.client.admin import ANSWER_S, Admin
 from filewheel.kafka.client.follower import ConfluentFollower
@@ -98,7 +99,7 @@ class ConfluentTransport:
             found = self._admin.topics(self._address, self.answer_s)
             if needed <= found.topics.keys():
                 break
-            threading.Event().wait(wait_s)
+            pause(wait_s)
         return found
 
     def source(self, listener: Listener) -> GroupSource:

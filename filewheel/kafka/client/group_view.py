@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any
 
 from filewheel.bridges.extra import need
 from filewheel.errors import ClusterError, MissingTopic, NoBroker, NotAllowed
-from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, listed, made
+from filewheel.kafka.client.trouble import client, client_log, cluster_error, end_of, error_of, heard, listed, made
 
 ANSWER_S = 10.0
 
@@ -126,9 +125,9 @@ class GroupView:
 
     def _result(self, future: Any) -> Any:
         """Return an answer; none takes for ever. Raises ClusterError."""
+        if not end_of(future).wait(ANSWER_S * 2):
+            raise NoBroker(f"{self._address}: no answer after {ANSWER_S * 2:g} s", hint="call again")
         try:
-            return future.result(ANSWER_S * 2)
-        except FutureTimeout:
-            raise NoBroker(f"{self._address}: no answer after {ANSWER_S * 2:g} s", hint="call again") from None
+            return future.result()
         except self._client.KafkaException as exc:
             raise cluster_error(error_of(exc), f"group {self._group}") from exc

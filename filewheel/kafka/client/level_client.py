@@ -5,10 +5,10 @@ Owns both. Offsets are committed by the loop only. Invariant: a record is return
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from filewheel.env import pause
 from filewheel.errors import MissingTopic
 from filewheel.kafka.client.admin import Admin
 from filewheel.kafka.client.group import READING, SERIOUS, membership, record_of
@@ -62,7 +62,7 @@ class ConfluentLevels:
             missing = [name for name in needed if name not in found]
             if not missing:
                 break
-            threading.Event().wait(wait_s)
+            pause(wait_s)
         if missing:
             raise MissingTopic(f"there is no topic {', '.join(missing)}", hint=f"`{self._init}` makes the topics")
         for name in needed:

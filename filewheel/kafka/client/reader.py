@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from filewheel.env import SYSTEM_CLOCK, Clock
+from filewheel.env import SYSTEM_CLOCK, Clock, Event
 from filewheel.errors import ClusterError, NoBroker, NotAllowed
 from filewheel.kafka.client.admin import ANSWER_S
 from filewheel.kafka.client.group import READING
@@ -40,7 +40,7 @@ class LogReader:
         self._topic = topic
         self._clock = clock
         self._lock = threading.Lock()
-        self._is_interrupted = threading.Event()
+        self._is_interrupted = Event()
         self._silent: set[tuple[str, int]] = set()
         """Partitions that had no answer when `ranges` asked last. They are asked for after the others."""
 

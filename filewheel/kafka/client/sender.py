@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from filewheel.env import SYSTEM_CLOCK, Clock
+from filewheel.env import SYSTEM_CLOCK, Clock, pause
 from filewheel.errors import Closed, ClusterError, FilewheelError, MissingTopic, NoBroker, Reentered, TooLarge
 from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, listed, made
 from filewheel.kafka.records.record import Outgoing
@@ -99,7 +99,7 @@ class Sender:
                 raise Reentered("a callback of this producer found its queue full", hint="send from another thread")
             if self._clock.steady_us() >= end:
                 raise self.full()
-            threading.Event().wait(ROOM_S)
+            pause(ROOM_S)
 
     def deadline_us(self) -> int:
         """Return when a wait that begins now has to end, in steady time."""

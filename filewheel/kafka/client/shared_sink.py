@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from filewheel.env import Event
 from filewheel.errors import ClusterError, NoBroker
 from filewheel.kafka.client.trouble import BY_SIZE, client, cluster_error, error_of, log, made, refusal_of
 from filewheel.kafka.node.transport import Done, End, Outcome, Refusal
@@ -205,7 +206,7 @@ class SharedSink:
     def _put(self, record: Outgoing) -> Any:
         """Produce one record and wait for its answer; return the message of the answer."""
         answers: list[tuple[KafkaError | None, Message | None]] = []
-        answered = threading.Event()
+        answered = Event()
 
         def answer(error: KafkaError | None, message: Message | None) -> None:
             answers.append((error, message))

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from filewheel.bridges.extra import need
-from filewheel.env import SYSTEM_CLOCK
+from filewheel.env import SYSTEM_CLOCK, Event, pause
 from filewheel.errors import BadArgument, ClusterError, MissingTopic, NoBroker, NotAllowed
 from filewheel.kafka.client.kept import keepable
 from filewheel.kafka.client.quiet_log import QuietLog
@@ -146,6 +145,13 @@ def error_of(exc: BaseException) -> KafkaError:
     return error
 
 
+def end_of(future: Any) -> Event:
+    """Return what is set at the end of a future, to be waited for in its place: Ctrl-C in its own wait loses a lock."""
+    ended = Event()
+    future.add_done_callback(lambda _: ended.set())
+    return ended
+
+
 def listed(handle: Any, topic: str, address: str, timeout_s: float) -> Mapping[str, Any]:
     """Return all topics of a cluster. A broker may not know one yet that was made a moment ago: it is asked again.
 
@@ -155,7 +161,7 @@ def listed(handle: Any, topic: str, address: str, timeout_s: float) -> Mapping[s
         found = _listed_within(handle, address, timeout_s)
         if topic in found:
             break
-        threading.Event().wait(wait_s)
+        pause(wait_s)
     return found
 
 
@@ -182,7 +188,7 @@ def metadata_of(handle: Any, address: str, timeout_s: float) -> Any:
                 _raise_if_refused(handle, address)
             if error.name() not in _NO_BROKER or left_s <= slice_s:
                 raise cluster_error(error, address) from exc
-        threading.Event().wait(0.05)
+        pause(0.05)
         slice_s *= 2
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from filewheel.env import SYSTEM_CLOCK, Clock
+from filewheel.env import SYSTEM_CLOCK, Clock, Event
 from filewheel.errors import BadArgument, ClusterError, FilewheelError, WrongSource
 from filewheel.kafka.levels.loop import LevelLoop
 from filewheel.kafka.levels.metrics import families_of
@@ -71,7 +71,7 @@ class LevelService:
         self._levels = levels
         self._clock = clock
         self._names = {topic: level.name for topic, (level, _) in levels.items()}
-        self._stop = threading.Event()
+        self._stop = Event()
         self._loop: LevelLoop | None = None
         self._watchdog = Watchdog(self._units, clock)
         self._ends: Mapping[Place, int] = {}

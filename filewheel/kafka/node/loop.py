@@ -10,10 +10,9 @@ from __future__ import annotations
 import heapq
 import logging
 import queue
-import threading
 from collections.abc import Callable
 
-from filewheel.env import Clock
+from filewheel.env import Clock, Event
 from filewheel.errors import FilewheelError
 from filewheel.kafka.node.fire import Firing
 from filewheel.kafka.node.transport import Outcome, Sink
@@ -52,7 +51,7 @@ class FireLoop:
         """Says whether the clock can be believed."""
         self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._firings: dict[int, Firing] = {}
-        self._draining: dict[int, threading.Event] = {}
+        self._draining: dict[int, Event] = {}
         self._times: list[tuple[int, int]] = []
         """(steady time, partition), a heap; only an entry that is also in `_next` counts."""
         self._next: dict[int, int] = {}
@@ -79,15 +78,15 @@ class FireLoop:
         """Ask this partition again: messages were taken in."""
         self.post(lambda: self._step(partition))
 
-    def drain(self, partition: int) -> threading.Event:
+    def drain(self, partition: int) -> Event:
         """Begin no unit of this partition any more; the event is set when none is under way."""
-        event = threading.Event()
+        event = Event()
         self.post(lambda: self._drain(partition, event))
         return event
 
-    def drop(self, partition: int) -> threading.Event:
+    def drop(self, partition: int) -> Event:
         """Forget this partition at once, and give back its unit; the event is set when that is done."""
-        event = threading.Event()
+        event = Event()
         self.post(lambda: self._drop(partition, event))
         return event
 
@@ -192,7 +191,7 @@ class FireLoop:
         log.error("partition %d fires no more: %s", firing.partition, exc)
         self._failed(firing.partition, exc)
 
-    def _drain(self, partition: int, event: threading.Event) -> None:
+    def _drain(self, partition: int, event: Event) -> None:
         self._draining[partition] = event
         firing = self._firings.get(partition)
         if firing is None:
@@ -208,7 +207,7 @@ class FireLoop:
         del self._firings[partition]
         self._draining.pop(partition).set()
 
-    def _drop(self, partition: int, event: threading.Event) -> None:
+    def _drop(self, partition: int, event: Event) -> None:
         firing = self._firings.pop(partition, None)
         if firing is not None:
             firing.stop()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from filewheel.env import Event
 from filewheel.errors import BadArgument, ClusterError, FilewheelError, Locked, Outlived, WheelFull
 from filewheel.kafka.node.cut_log import check_wheel, read_to, true_marker
 from filewheel.kafka.node.fire import Firing, Rendering
@@ -54,7 +55,7 @@ class Owner:
         start: Callable[[int, int, int], None],
         release: Callable[[int], None],
         before_firing: Callable[[], None] = lambda: None,
-        wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+        wait: Callable[[Event, float], bool] = Event.wait,
         tally: Tally | None = None,
     ) -> None:
         self._tally = tally or Tally()

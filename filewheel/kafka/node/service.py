@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from filewheel.env import SYSTEM_CLOCK, Clock
+from filewheel.env import SYSTEM_CLOCK, Clock, Event
 from filewheel.errors import BadArgument, FilewheelError, NoWheel, anew
 from filewheel.kafka.node.clock_guard import ClockGuard
 from filewheel.kafka.node.fire import Rendering
@@ -86,7 +86,7 @@ class Node:
         topics: Topics,
         clock: Clock = SYSTEM_CLOCK,
         run: Callable[[Callable[[], None]], None],
-        wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+        wait: Callable[[Event, float], bool] = Event.wait,
         tally: Tally | None = None,
     ) -> None:
         self.settings = settings
@@ -303,7 +303,7 @@ class DelayService:
         )
         self.partitions = topics.partitions
         """How many partitions the delay topic had at the start."""
-        self._stop = threading.Event()
+        self._stop = Event()
         self._failure: BaseException | None = None
         self._is_run = False
 

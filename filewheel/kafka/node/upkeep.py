@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from filewheel.env import Clock
+from filewheel.env import Clock, Event
 from filewheel.errors import FilewheelError
 from filewheel.message import US_PER_S
 
@@ -35,7 +35,7 @@ class Upkeep:
         self._lock = threading.Lock()
         self._times: dict[Kept, int] = {}
         """When each wheel with work wants to be called, in steady time."""
-        self._woken = threading.Event()
+        self._woken = Event()
 
     def wake(self, wheel: Kept) -> None:
         """Call this wheel within WITHIN_S. From any thread; does not wait."""

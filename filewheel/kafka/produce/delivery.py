@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from filewheel.checks import check_done, check_function
+from filewheel.env import Event
 from filewheel.errors import FilewheelError, anew
 
 
@@ -36,6 +37,8 @@ class Delivery(Future[Delivered]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._ended = Event()
+        super().add_done_callback(lambda _: self._ended.set())
         self.set_running_or_notify_cancel()
 
     def add_done_callback(self, fn: Callable[[Future[Delivered]], object]) -> None:
@@ -48,12 +51,13 @@ class Delivery(Future[Delivered]):
         error = self.exception(timeout)
         if error is not None:
             raise anew(error)
-        return super().result()
+        return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the error of the send, or None; wait for it at most `timeout` seconds. Raises TimeoutError."""
         self.is_seen = True
-        return super().exception(timeout)
+        self._ended.wait(timeout)  # Ctrl-C in the wait of a Future loses its lock
+        return super().exception(0)
 
 
 def delivered(topic: str, answer: tuple[int, int] | FilewheelError) -> Delivered | FilewheelError:

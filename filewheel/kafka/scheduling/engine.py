@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from filewheel.disk.threads import started
-from filewheel.env import Clock
+from filewheel.env import Clock, Event
 from filewheel.errors import FilewheelError
 from filewheel.kafka.scheduling.keeper import POLL_S, CallKeeper
 from filewheel.kafka.scheduling.occurrences import KafkaOccurrences
@@ -52,9 +52,9 @@ class KafkaEngine:
         self._limits = limits
         self._telemetry = telemetry
         self._clock = clock
-        self._stop = threading.Event()
+        self._stop = Event()
         self._grace_s = 0.0
-        self._hurry = threading.Event()
+        self._hurry = Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:

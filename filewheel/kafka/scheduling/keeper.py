@@ -11,11 +11,10 @@ was given away is produced or committed.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from filewheel.env import Clock
+from filewheel.env import Clock, Event
 from filewheel.errors import Damaged
 from filewheel.format.settings import Sync
 from filewheel.journal.settlement import Settlement
@@ -67,7 +66,7 @@ class CallKeeper:
         self._begun: set[bytes] = set()
         self._committed: dict[int, Position] = {}
         self._commit_us = self._again_us = 0
-        self._awake = threading.Event()
+        self._awake = Event()
         self.on_drain: Callable[[], object] = lambda: None
         """Called repeatedly while a partition is to be given away: takes outcomes of ended calls."""
         self.has_polled = False
@@ -273,7 +272,7 @@ class CallKeeper:
             if id_ not in self._begun and all(progress in gone for progress, _ in places):
                 del self._held[id_]
         end_us = self._clock.steady_us() + DRAIN_US
-        pause = threading.Event()
+        pause = Event()
         while self._concerns(gone) and self._clock.steady_us() < end_us:
             self.on_drain()
             self._write()
