@@ -151,7 +151,10 @@ class Commands:
                 _kill(process, signal.SIGTERM)
                 later = threading.Timer(_GRACE_S, self._kill_hard, [id_])
                 later.daemon = True
-                later.start()
+                try:
+                    later.start()
+                except RuntimeError:  # no more threads
+                    _kill(process, signal.SIGKILL)
         return process is not None
 
     def _kill_hard(self, id_: bytes) -> None:

@@ -131,6 +131,10 @@ def failure_of(exc: BaseException) -> Failure:
         return _of_os_error(exc)
     if isinstance(exc, RecursionError):
         return Failure("usage", "the input is nested too deeply")
+    if isinstance(exc, MemoryError):
+        return Failure("failed", "out of memory", hint="raise `ulimit -v`, or the container's limit")
+    if isinstance(exc, RuntimeError) and "start new thread" in str(exc):
+        return Failure("failed", "no thread can be started", hint="raise `ulimit -u`, or the container's task limit")
     raise exc
 
 

@@ -147,11 +147,25 @@ class Root(click.Group):
         except SystemExit as exc:
             exits_with(exc.code if isinstance(exc.code, int) else 0)
             raise
-        except (FilewheelError, click.ClickException, click.Abort, KeyboardInterrupt, OSError, RecursionError) as exc:
+        except (
+            FilewheelError,
+            click.ClickException,
+            click.Abort,
+            KeyboardInterrupt,
+            OSError,
+            RuntimeError,
+            MemoryError,
+        ) as exc:
             code = _fail(out, exc, given)
         code = code if isinstance(code, int) else 0
         exits_with(code)
         sys.exit(code)
+
+
+_FAILURES = (
+    FilewheelError, click.ClickException, click.Abort, KeyboardInterrupt, OSError, RuntimeError, MemoryError
+)  # fmt: skip
+"""What `failure_of` knows, and a RuntimeError of a defect, which it raises again."""
 
 
 def _fail(out: Output, exc: BaseException, args: list[str]) -> int:

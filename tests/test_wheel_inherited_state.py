@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -289,6 +290,12 @@ def app(wheel_dir: Path, tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
+def enqueue_job(fw: Fw, begun: Path, done: Path) -> None:
+    scheduler = Scheduler(fw.wheel)
+    scheduler.enqueue("job", [str(begun), str(done)])
+    scheduler.stop()
+
+
 @pytest.mark.parametrize("verb", ["run", "run command", "work", "serve", "replicate"])
 def test_a_service_ends_in_order_though_its_parent_blocked_the_signal(
     fw: Fw, app: Callable[[str], Path], verb: str
@@ -323,8 +330,7 @@ def test_a_job_runs_to_its_end_when_sigterm_goes_to_all_processes_of_the_service
 ) -> None:
     """systemd's default does that to a control group, timeout(1) and a shell's `kill 0` to a process group."""
     begun, done = tmp_path / "begun", tmp_path / "done"
-    with Scheduler(fw.wheel) as scheduler:
-        scheduler.enqueue("job", [str(begun), str(done)])
+    enqueue_job(fw, begun, done)
     with stopped(fw.start("work", "app:scheduler", cwd=app(where), start_new_session=True)) as process:
         eventually(begun.exists)
         os.killpg(process.pid, signal.SIGTERM)
@@ -370,9 +376,8 @@ def test_what_the_parent_ignores_on_purpose_stays_ignored(fw: Fw, app: Callable[
 
 def test_a_child_of_work_reload_is_gone_with_a_parent_that_was_killed(fw: Fw, app: Callable[[str], Path]) -> None:
     """It would have the keeper's lock for as long as its calls take to end."""
-    with Scheduler(fw.wheel) as scheduler:
-        begun = fw.wheel.with_name("begun")
-        scheduler.enqueue("job", [str(begun), "/nonexistent"])
+    begun = fw.wheel.with_name("begun")
+    enqueue_job(fw, begun, Path("/nonexistent"))
     with stopped(fw.start("work", "app:scheduler", "--reload", cwd=app("thread"))) as process:
         eventually(begun.exists)
         (child,) = _children(process.pid)
@@ -558,3 +563,114 @@ def test_an_empty_environment_is_enough(fw: Fw) -> None:
     command = ["env", "-i", f"PYTHONPATH={REPO}", sys.executable, "-m", "cli", "-C", str(fw.wheel), "run", "--once"]
     done = subprocess.run([*command, "--", "cat"], cwd=REPO, check=True, capture_output=True)
     assert done.stdout == b"x"
+
+
+def test_where_no_thread_can_be_started_a_verb_says_so_and_nothing_is_lost(
+    fw: Fw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    fw.enqueue("--in", "0", "x")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for verb in (["run", "--once", "--", "true"], ["run", "--once", "--no-stderr-tail", "--", "true"]):
+            assert "ulimit -u" in fw(*verb, code=1).err
+    assert fw.pending()[0]["attempt"] == 0
+    fw("run", "--once", "--", "true")
+    assert fw.pending() == []
+
+
+def test_a_verb_without_memory_is_no_traceback(fw: Fw, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Wheel, "stats", refuse)
+    result = fw("stats", code=1)
+    assert "out of memory" in result.err
+
+
+def test_a_large_input_without_room_to_keep_it_says_where_that_is(fw: Fw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/nonexistent")
+    monkeypatch.setattr("cli.input.lines._SPOOL_BYTES", 1000)
+    line = json.dumps({"in": "1h", "payload": BODY}) + "\n"
+    result = fw("enqueue", "--batch", stdin=line * 3, code=1)
+    assert "temporary directory" in result.err
+    assert "TMPDIR" in result.err
+    assert fw.pending() == []
+
+
+def test_a_pool_has_a_process_for_each_core_that_the_program_may_use(wheel_dir: Path) -> None:
+    program = "import filewheel, sys; print(filewheel.Scheduler(sys.argv[1]).processes)"
+    core = min(os.sched_getaffinity(0))
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(wheel_dir)], cwd=REPO, env=environment(), check=True,
+        capture_output=True, text=True, preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+    )  # fmt: skip
+    assert done.stdout == "1\n"
+
+
+FORKED = """
+import gc, os, sys
+from filewheel import Keeper, Wheel
+
+handle = {"wheel": Wheel, "keeper": Keeper}[sys.argv[2]](sys.argv[1])
+if sys.argv[2] == "wheel":
+    handle.enqueue(b"x", delay=60)
+    list(handle.list())
+pid = os.fork()
+if pid:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+os.closerange(3, 256)  # as a daemon does
+own = [os.open(os.devnull, os.O_RDONLY) for _ in range(64)]
+with Wheel(sys.argv[1]) as wheel:
+    del handle
+    gc.collect()
+    for fd in own:
+        os.fstat(fd)
+    wheel.enqueue(b"y", delay=60)
+    assert [m.payload for m in wheel.list()][-1:] == [b"y"]
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("kind", ["wheel", "keeper"])
+def test_a_forked_child_that_has_closed_all_files_keeps_its_own_when_it_collects_a_handle_of_its_parent(
+    wheel_dir: Path, kind: str
+) -> None:
+    command = [sys.executable, "-c", FORKED, str(wheel_dir), kind]
+    done = subprocess.run(command, cwd=REPO, env=environment(), check=False, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_a_pending_alarm_and_a_low_priority_change_nothing_until_the_alarm_ends_it(fw: Fw) -> None:
+    """alarm(2) survives exec: it ends a process as a kill does."""
+
+    def change() -> None:
+        os.nice(19)
+        signal.alarm(300)
+
+    fw.enqueue("--in", "0", "x")
+    assert fw.process("run", "--once", "--", "cat", preexec_fn=change, start_new_session=True).out == "x"
+
+
+def test_descriptors_that_a_parent_left_open_do_not_reach_a_command(fw: Fw) -> None:
+    fw.enqueue("--in", "0", "x")
+    reads, writes = os.pipe()
+    try:
+        script = f"test ! -e /proc/self/fd/{writes}"
+        fw.process("run", "--once", "--retries", "0", "--", "sh", "-c", script, pass_fds=[writes])
+    finally:
+        os.close(reads)
+        os.close(writes)
+
+
+def test_a_program_that_is_traced_works(fw: Fw) -> None:
+    if not shutil.which("strace"):
+        pytest.skip("there is no strace")
+    fw.enqueue("--in", "0", "x")
+    command = ["strace", "-f", "-o", "/dev/null", sys.executable, "-m", "cli", "-C", str(fw.wheel), "run", "--once"]
+    done = subprocess.run([*command, "--", "cat"], cwd=REPO, env=environment(), check=False, capture_output=True)
+    if b"Operation not permitted" in done.stderr:
+        pytest.skip("this user may trace nothing")
+    assert (done.returncode, done.stdout) == (0, b"x")

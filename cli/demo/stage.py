@@ -38,7 +38,7 @@ def samples() -> dict[str, list[dict[str, Any]]]:
     if (checkout / "pyproject.toml").is_file() and (checkout / "data" / "samples").is_dir():
         files: list[Any] = list((checkout / "data" / "samples").iterdir())
     else:
-        files = list(importlib.resources.files(f"{_ROOT}.samples").iterdir())
+        files = list((importlib.resources.files(_ROOT) / "samples").iterdir())
     found = {}
     for file in sorted(files, key=lambda f: str(f.name)):
         if file.name.endswith(".jsonl"):

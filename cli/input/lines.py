@@ -19,6 +19,8 @@ import msgpack
 from filewheel import BadArgument, MessageId
 from filewheel.tools.dump import parse_line
 
+from ..failure import Failure
+
 _SKIP_BYTES = 1 << 16
 _SPOOL_BYTES = 8 << 20
 
@@ -73,7 +75,15 @@ class Spool:
 
     def add(self, row: object) -> None:
         """Store one row."""
-        self._file.write(self._pack(row))
+        try:
+            self._file.write(self._pack(row))
+        except OSError as exc:
+            raise Failure(
+                "failed",
+                "the input has more than 8 MiB, and is kept in the temporary directory until it is checked: "
+                f"{exc.strerror}",
+                hint="set TMPDIR to a directory with room, or give it in parts",
+            ) from exc
         self.count += 1
 
     def rows(self) -> Iterator[Any]:

@@ -3,7 +3,7 @@
 A program may run with these closed: a daemon, a service without a terminal. The next file that is opened gets such a
 number, and whatever is written to stderr then lands in it: a warning of the interpreter would overwrite the journal. A
 later `dup2` of a log file to stderr would close it.
-Invariant: no function here returns a descriptor below 3.
+Invariant: no file or directory that a wheel keeps open, and no pipe, has a descriptor below LEAST.
 """
 
 from __future__ import annotations
@@ -11,21 +11,15 @@ from __future__ import annotations
 import fcntl
 import os
 
-_LEAST = 3
-
-
-def opened(name: str, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> int:
-    """Open a file, as os.open does. Raises OSError."""
-    fd = os.open(name, flags, mode, dir_fd=dir_fd)
-    return fd if fd >= _LEAST else raised(fd)
+LEAST = 3
 
 
 def raised(fd: int) -> int:
-    """Return a descriptor, or its copy with a higher number, which is not inherited; then close it. Raises OSError."""
-    if fd >= _LEAST:
+    """Return a descriptor; if it is too low, close it and return a copy that is not inherited. Raises OSError."""
+    if fd >= LEAST:
         return fd
     try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LEAST)
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, LEAST)
     finally:
         os.close(fd)
 

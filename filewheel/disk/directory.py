@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from filewheel.checks import check_path
-from filewheel.disk import descriptors
 from filewheel.disk.ballast import Ballast
 from filewheel.disk.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from filewheel.disk.descriptors import raised
 from filewheel.disk.disk import SYSTEM, ForeignFile, OsDisk
 from filewheel.disk.replace import replace_file
 from filewheel.env import Disk, Env, check_env
@@ -51,8 +51,12 @@ _SETTINGS_BYTES_MAX = 65536
 NETWORK_TYPES = frozenset(
     {
         *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "9p", "afs", "ceph", "coda", "glusterfs", "lustre"),
-        *("gfs2", "ocfs2", "beegfs", "gpfs", "orangefs", "pvfs2"),
-        *("fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.rclone", "fuse.cephfs"),
+        *("gfs2", "ocfs2", "beegfs", "gpfs", "orangefs", "pvfs2", "davfs", "moosefs", "lizardfs", "juicefs"),
+        *("virtiofs", "vboxsf", "vmhgfs", "prl_fs", "drvfs"),  # folders of a host, shared with its virtual machines
+        *("fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.rclone", "fuse.cephfs", "fuse.ceph"),
+        *("fuse.juicefs", "fuse.blobfuse", "fuse.blobfuse2", "fuse.davfs", "fuse.davfs2", "fuse.goofys", "fuse.mfs"),
+        *("fuse.mount-s3", "fuse.mountpoint-s3", "fuse.seaweedfs", "fuse.moosefs", "fuse.lizardfs", "fuse.vmhgfs-fuse"),
+        *("fuse.curlftpfs", "fuse.hdfs", "fuse.fuse_dfs", "fuse.beegfs", "fuse.objectivefs", "fuse.smbnetfs"),
     }
 )
 """File systems whose locks and flushes cannot be trusted."""
@@ -145,7 +149,7 @@ def create_directory(
                 _write(root, settings, where)
         finally:
             root.release()
-        parent = descriptors.opened(os.path.dirname(os.path.normpath(where)) or ".", os.O_RDONLY | os.O_CLOEXEC)
+        parent = os.open(os.path.dirname(os.path.normpath(where)) or ".", os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(parent)
         finally:
@@ -172,7 +176,7 @@ def _make(where: str) -> bool:
 @contextlib.contextmanager
 def _alone(where: str, disk: Disk) -> Iterator[None]:
     """Exclude other processes that make a wheel in this directory."""
-    fd = descriptors.opened(where, os.O_RDONLY | os.O_CLOEXEC)
+    fd = raised(os.open(where, os.O_RDONLY | os.O_CLOEXEC))
     try:
         try:
             disk.lock(fd, wait=True)
@@ -358,7 +362,7 @@ def _check_owner(where: str) -> None:
         )
     mode = stat.S_IMODE(info.st_mode)
     if mode & 0o022:
-        raise Unsafe("others may write in the directory", path=where, hint=f"`chmod go-w {where}`")
+        raise _open_to_others(where)
     if mode & 0o011:  # others may enter it
         for name in layout.DIRECTORIES:
             _check_closed(f"{where}/{name}")
@@ -373,7 +377,16 @@ def _check_closed(where: str) -> None:
     except OSError as exc:
         raise disk_error(exc, where) from exc
     if stat.S_ISDIR(mode) and mode & 0o022:
-        raise Unsafe("others may write in the directory", path=where, hint=f"`chmod go-w {where}`")
+        raise _open_to_others(where)
+
+
+def _open_to_others(where: str) -> Unsafe:
+    return Unsafe(
+        "others may write in the directory",
+        path=where,
+        hint=f"`chmod go-w {where}`; where that changes nothing (a disk of Windows in WSL, vfat), use a disk of Linux, "
+        "or mount it with umask=077",
+    )
 
 
 def _check_network(where: str, force: bool) -> None:

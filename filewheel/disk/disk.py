@@ -23,7 +23,7 @@ import threading
 from collections import OrderedDict
 
 from filewheel.disk import forks, pipe
-from filewheel.disk.descriptors import opened, raised
+from filewheel.disk.descriptors import LEAST, raised
 from filewheel.env import SYSTEM_CLOCK, Env
 from filewheel.native.compiled import Pen, make_pen, write_all
 
@@ -83,7 +83,7 @@ class OsDisk:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._root = opened(path, _DIR_FLAGS & ~os.O_NOFOLLOW)
+        self._root = raised(os.open(path, _DIR_FLAGS & ~os.O_NOFOLLOW))
         self._forks = forks.now()
         self._dirs: dict[str, int] = {"": self._root}
         self._lap_dirs: OrderedDict[str, int] = OrderedDict()
@@ -101,12 +101,13 @@ class OsDisk:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         parent, _, last = name.rpartition("/")
         if not parent:
-            fd = self._dirs[name] = opened(last, _DIR_FLAGS, dir_fd=self._root)
+            fd = os.open(last, _DIR_FLAGS, dir_fd=self._root)
+            self._dirs[name] = fd = fd if fd >= LEAST else raised(fd)
             return fd
         fd = self._lap_dirs.get(name)
         if fd is None:
-            fd = opened(last, _DIR_FLAGS, dir_fd=self._dir(parent))
-            self._lap_dirs[name] = fd
+            fd = os.open(last, _DIR_FLAGS, dir_fd=self._dir(parent))
+            self._lap_dirs[name] = fd = fd if fd >= LEAST else raised(fd)
             while len(self._lap_dirs) > _LAP_DIRS_OPEN:
                 os.close(self._lap_dirs.popitem(last=False)[1])
         return fd
@@ -125,7 +126,7 @@ class OsDisk:
         # Reopened each time: a directory need not list names added after it was opened. On btrfs it does not, and the
         # new journal of another process would be missing until the listing after the next.
         with self._mutex:
-            fd = opened(".", _DIR_FLAGS, dir_fd=self._dir(name))
+            fd = os.open(".", _DIR_FLAGS, dir_fd=self._dir(name))
         try:
             names = os.listdir(fd)
             was_removed = bool(name) and not names and os.fstat(fd).st_nlink == 0
@@ -151,7 +152,7 @@ class OsDisk:
 
     def sync_dir(self, name: str) -> None:
         with self._mutex:
-            fd = raised(os.dup(self._dir(name)))
+            fd = os.dup(self._dir(name))
         try:
             os.fsync(fd)
         finally:
@@ -169,6 +170,7 @@ class OsDisk:
     def open(self, name: str, mode: str) -> int:
         try:
             fd = self._open(name, mode)
+            fd = fd if fd >= LEAST else raised(fd)
         except OSError as exc:
             if exc.errno in _FOREIGN:
                 raise ForeignFile(exc.errno, "not a regular file", name) from exc
@@ -194,7 +196,7 @@ class OsDisk:
         with self._mutex:
             parent, last = self._at(name)
             try:
-                return opened(last, _MODES[mode], dir_fd=parent)
+                return os.open(last, _MODES[mode], 0o600, dir_fd=parent)
             except FileNotFoundError:
                 # The directory may have been removed and made again since it was opened.
                 where = name.rpartition("/")[0]
@@ -202,7 +204,7 @@ class OsDisk:
                     raise
                 self._forget_dir(where)
                 parent, last = self._at(name)
-                return opened(last, _MODES[mode], dir_fd=parent)
+                return os.open(last, _MODES[mode], 0o600, dir_fd=parent)
 
     def close(self, fd: int) -> None:
         try:

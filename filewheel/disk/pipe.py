@@ -12,7 +12,7 @@ import os
 import select
 import stat
 
-from filewheel.disk.descriptors import opened
+from filewheel.disk.descriptors import raised
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -34,7 +34,7 @@ def make(root: int, name: str) -> int | None:
 def open_end(root: int, name: str, flags: int) -> int | None:
     """Open an end of the pipe; None when there is no listener, or on an error."""
     try:
-        fd = opened(name, flags | _FLAGS, dir_fd=root)
+        fd = raised(os.open(name, flags | _FLAGS, dir_fd=root))
     except OSError:
         return None
     with contextlib.suppress(OSError):

@@ -39,7 +39,7 @@ class Begins:
         return self._begun.life
 
     def claim(
-        self, now_us: int, by_us: int, limit: int, bounds: Bounds, room_for: Callable[[int], int], *, begun: bool
+        self, now_us: int, by_us: int, limit: int, bounds: Bounds, room_for: Callable[[int, int], int], *, begun: bool
     ) -> tuple[list[bytes], list[bytes]]:
         """Hand out up to `limit` messages that are due by a time (see Head.claim), and that have room (see Reserve).
 
@@ -51,7 +51,7 @@ class Begins:
         self._begun.looked(mark)
         puts, ids = self._head.claim(by_us, limit, bounds)
         try:
-            fit = room_for(len(ids)) if ids else 0
+            fit = room_for(len(ids), len(self._head.claims) - len(ids)) if ids else 0
             if fit < len(ids):
                 self._head.give_back(ids[fit:])
                 puts, ids = puts[:fit], ids[:fit]

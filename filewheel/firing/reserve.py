@@ -82,8 +82,8 @@ class Reserve:
             log.critical("%s: the disk is full; the ballast is given up for acknowledgements", self._store.dir.path)
         return was_there
 
-    def room_for(self, count: int) -> int:
-        """Make room for acknowledgements of so many messages; return `count`, or 1 if there is room for one only.
+    def room_for(self, count: int, held: int) -> int:
+        """Make room to acknowledge `held` claimed messages and `count` more; return `count`, or 1 if only one fits.
 
         Zeros are written ahead into the own journal, after the same deletions as in `spend`. So nothing is estimated: a
         quota, a limit on the size of a file and missing inodes count too. Cost: nothing while enough zeros are ahead.
@@ -91,7 +91,7 @@ class Reserve:
         """
         for fit in (count, 1):
             try:
-                self._find_room(partial(self._reserve, fit))
+                self._find_room(partial(self._reserve, held + fit))
             except WheelFull as exc:
                 full = exc
                 continue

@@ -26,13 +26,12 @@ from filewheel.format import layout
 from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, body_of, seal
 from filewheel.format.ids import SEQ_END
 from filewheel.format.settings import Sync
-from filewheel.journal.segment import Segment
+from filewheel.journal.segment import FILL_BYTES, Segment
 from filewheel.journal.writer import Lender, Writer
 from filewheel.message import MessageId
 from filewheel.native.compiled import put_frame
 
 SEGMENT_BYTES = 32 << 20
-FILL_BYTES = 1 << 20
 _FILL_AFTER_COMMITS = 2
 _PEN_BYTES = 32 << 10
 

@@ -23,9 +23,10 @@ from filewheel.format.frame import body_of, portions
 from filewheel.format.ids import Ids
 from filewheel.format.record import ID, PUT_PREFIX, RESCHEDULED, pack_drop
 from filewheel.format.settings import Sync
-from filewheel.journal.appender import FILL_BYTES, SEGMENT_BYTES, Appender
+from filewheel.journal.appender import SEGMENT_BYTES, Appender
 from filewheel.journal.columns import Run, runs_of
 from filewheel.journal.copies import Copies
+from filewheel.journal.segment import FILL_BYTES
 from filewheel.message import ID_END, MessageId, receipt
 from filewheel.native.compiled import pack_drops, pack_puts
 from filewheel.roster.fence import LOOK_US, Fence

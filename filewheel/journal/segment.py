@@ -21,6 +21,8 @@ from filewheel.format.frame import HEADER_BYTES
 from filewheel.message import MessageId
 from filewheel.native.compiled import Pen
 
+FILL_BYTES = 1 << 20
+
 
 def no_pen(due_us: int, enqueued_us: int, tail: bytes, payload: bytes, /) -> MessageId | None:
     """Write nothing: no pen is out."""
@@ -121,10 +123,12 @@ class Segment:
 
     def reserve(self, size: int) -> None:
         """Make room for frames of this total size. Raises DiskError."""
-        start = max(self.filled, self.offset)
-        if start < self.offset + size:
+        start, end = max(self.filled, self.offset), self.offset + size
+        if start < end:
+            if size > FILL_BYTES:  # in steps: each growth of the file makes the next flush dearer
+                end = -(-end // FILL_BYTES) * FILL_BYTES
             try:
-                self._write_zeros(start, self.offset + size - start)
+                self._write_zeros(start, end - start)
             except OSError as exc:
                 raise disk_error(exc, self.place) from exc
 

@@ -95,7 +95,7 @@ def read_pools(
     threads: int | Mapping[str, int], processes: int | Mapping[str, int] | None
 ) -> tuple[int, int, dict[str, int]]:
     """Return the sizes of the default pools, and those of the named ones by their place. Raises BadArgument."""
-    cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
     count, of_threads = _read("threads", threads, THREADS)
     process_count, of_processes = _read("processes", cores if processes is None else processes, cores)
     places = {place_of("thread", pool): size for pool, size in of_threads.items()}

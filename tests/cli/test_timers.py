@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from cli.timers.trace import read_trace
 from cli.timers.turning import Turning
 from filewheel.timers import BinaryHeap, Hierarchical
 from tests.cli.support import invoke, on_terminal
+from tests.support import REPO
 
 TRACE = "0 start a 3\n0 start b 100  # far\n2 start c 500\n5 stop c\n6 start d 0\n7 stop a\n"
 
@@ -82,6 +85,23 @@ def test_on_a_terminal_the_wheel_is_drawn_in_one_place(trace: Path) -> None:
     shown = on_terminal("timers", "show", trace, "--delay", "0").out
     assert shown.count("\x1b[") > 10
     assert "tick 100" in shown
+
+
+def test_the_samples_are_found_in_a_zip_file(tmp_path: Path) -> None:
+    archive = tmp_path / "app.pyz"
+    with zipfile.ZipFile(archive, "w") as into:
+        parts = {"cli": "filewheel_cli", "filewheel": "filewheel", "data/samples": "filewheel_cli/samples"}
+        for source, name in parts.items():
+            for file in (REPO / source).rglob("*"):
+                if file.suffix in (".py", ".trace", ".jsonl"):
+                    into.write(file, Path(name, file.relative_to(REPO / source)))
+    program = (
+        f"import sys; sys.path.insert(0, {str(archive)!r}); from filewheel_cli.main import main; "
+        "from filewheel_cli.demo.stage import samples; assert samples(); main()"
+    )
+    command = [sys.executable, "-c", program, "timers", "show"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    assert b"fired" in done.stdout
 
 
 def test_a_trace_comes_from_stdin_too() -> None:

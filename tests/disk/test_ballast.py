@@ -15,6 +15,7 @@ from filewheel import AsyncWheel, Keeper, Wheel, WheelFull
 from filewheel.disk.ballast import BALLAST_BYTES
 from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.env import Disk
+from filewheel.firing.reserve import ACK_BYTES
 from filewheel.replication.members import add_backup
 from filewheel.scheduling.scheduler import Scheduler
 from tests.cli.support import Fw, invoke
@@ -206,14 +207,16 @@ def test_messages_are_handed_out_one_by_one_where_there_is_room_for_one_and_none
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue_many([b"x"] * 100)
     with Keeper(wheel_dir, background=False, env=SYSTEM.using(disk=Quota)) as keeper:
-        room = 120
+        room = ACK_BYTES + 20
         first = keeper.claim(50)
         assert len(first) == 1
+        with pytest.raises(WheelFull, match="no message is handed out"):
+            keeper.claim(50)  # the room is for the first
         assert keeper.ack(first) == 1
         with pytest.raises(WheelFull, match="no message is handed out"):
             keeper.claim(50)
         assert not keeper._head.claims
-        room = 250
+        room = 2 * ACK_BYTES + 20
         assert keeper.ack(keeper.claim(50)) == 1
         assert caplog.text.count("one by one") == 1
         room = 1 << 20

@@ -283,7 +283,7 @@ def test_an_empty_directory_of_another_user_is_not_taken_over(tmp_path: Path) ->
         create(tmp_path / "w")
 
 
-@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "9p", "fuse.sshfs"])
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "9p", "virtiofs", "vboxsf", "fuse.sshfs", "fuse.juicefs"])
 def test_a_network_file_system_is_refused_unless_forced(
     tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -295,6 +295,45 @@ def test_a_network_file_system_is_refused_unless_forced(
     open_directory(made, write=True, force=True)
     open_directory(made, write=False)
     create(tmp_path / "forced", force=True)
+
+
+@pytest.mark.parametrize("trouble", ["modes", "network"])
+def test_a_directory_that_was_made_and_cannot_be_used_is_removed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """A disk of Windows in WSL, or vfat: whatever the mode that is asked for, it is 0777."""
+    make = os.mkdir
+
+    def made(path: str, mode: int = 0o777, **more: int) -> None:
+        make(path, mode, **more)
+        os.chmod(path, 0o777, **more)
+
+    if trouble == "modes":
+        monkeypatch.setattr(os, "mkdir", made)
+    else:
+        monkeypatch.setattr(filewheel.disk.directory, "file_system_type", lambda path: "9p")
+    with pytest.raises(Unsafe, match="others may write .* WSL" if trouble == "modes" else "network"):
+        create(tmp_path / "w")
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "w").mkdir(mode=0o777)
+    (tmp_path / "w").chmod(0o777)
+    with pytest.raises(Unsafe):
+        create(tmp_path / "w")
+    assert os.listdir(tmp_path) == ["w"]  # somebody else's
+
+
+def test_an_error_within_a_new_directory_is_not_said_to_be_about_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lock(disk: OsDisk, fd: int, *, wait: bool) -> bool:
+        raise FileNotFoundError(2, "No such file or directory", "/some/other/file")
+
+    monkeypatch.setattr(OsDisk, "lock", lock)
+    with pytest.raises(DiskError):
+        create(tmp_path / "w")
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(NoWheel, match="the parent directory does not exist"):
+        create(tmp_path / "no" / "w")
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay", ""])

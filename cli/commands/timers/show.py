@@ -94,7 +94,7 @@ def _steps(trace: str | None) -> list[Step]:
         if sample.is_file():
             text = sample.read_text(encoding="utf-8")
         else:
-            text = (importlib.resources.files(f"{_ROOT}.samples") / _SAMPLE).read_text(encoding="utf-8")
+            text = (importlib.resources.files(_ROOT) / "samples" / _SAMPLE).read_text(encoding="utf-8")
         return read_trace(text.splitlines(), _SAMPLE)
     with click.open_file(trace, encoding="utf-8", errors="replace") as file:
         return read_trace(file, trace)

@@ -87,7 +87,7 @@ class KafkaScheduler(Definitions, Unlisted):
         for option, text in (("name", name), ("group", group)):
             if text is not None and (not isinstance(text, str) or not text):
                 raise BadArgument(f"{option} is a name, not {shown(text)}")
-        processes = os.cpu_count() or 1 if processes is None else processes
+        processes = len(os.sched_getaffinity(0)) if processes is None else processes
         for option, count in (("threads", threads), ("processes", processes), ("in_flight", in_flight)):
             check_whole(option, count)
         check_choice("unknown", unknown, ("wait", "bury"))

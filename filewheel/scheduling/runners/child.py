@@ -19,6 +19,7 @@ import functools
 import importlib
 import multiprocessing
 import os
+import select
 import signal
 import struct
 import sys
@@ -73,8 +74,8 @@ def serve(requests: Connection, answers: Connection, token: bytes, parent_pid: i
     """Answer calls until the pipe ends. The main function of a process of the pool."""
     die_with(parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Not ignored: a program that the function starts would ignore it too.
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    # A handler, because a program that the function starts would ignore what is ignored here.
+    signal.signal(signal.SIGTERM, functools.partial(_heed, requests.fileno()))
     signal.siginterrupt(signal.SIGTERM, False)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or each program that the function starts would seem to succeed
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the parent's thread had blocked both
@@ -89,6 +90,15 @@ def serve(requests: Connection, answers: Connection, token: bytes, parent_pid: i
             _write(answers.fileno(), frame(token, number, _answer(*msgpack.unpackb(body))))
     except (OSError, BrokenFrame):
         os._exit(PIPE_LOST)  # a handler misused the pipe; a new process replaces this one
+
+
+def _heed(requests: int, number: int, frame: object) -> None:
+    """End at a SIGTERM of the parent, which has closed the pipe; another one is for all processes of a service."""
+    pipe = select.poll()
+    pipe.register(requests, 0)  # the end is always reported
+    if pipe.poll(0):
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
 
 def preparing() -> bool:

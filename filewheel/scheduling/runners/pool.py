@@ -29,7 +29,7 @@ from filewheel.message import US_PER_S
 from filewheel.runs.run import KILLED_TEXT
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.runners.child import RETURNED, preparing
-from filewheel.scheduling.runners.process import Process, Waker, end_text
+from filewheel.scheduling.runners.process import KILL_AFTER_S, Process, Waker, end_text
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ START_LIMIT_US = 120 * US_PER_S  # for a start, and for an import: it hangs; eve
 STARTS_MAX = 3  # after this many failed starts in a row the log says why the calls wait
 PAUSE_S, PAUSE_MAX_S = 0.1, 30.0  # before the next start; doubled each time
 GIVEN_MAX = 3  # a call is given to this many processes that end before they begin it
-LEAVE_MIN_S, LEAVE_S = 1, 5  # the time that an idle process has to exit by itself
+LEAVE_S = 5  # the time that an idle process has to exit by itself
 UNKILLABLE_S = 10  # `close` waits no longer for a process that cannot be killed, such as one in a broken device
 REST_US = 1 << 62  # never
 
@@ -175,7 +175,7 @@ class Pool:
             self._wake(threads)
         self._refuse_queue()
         atexit.unregister(self._close_at_exit)
-        end_us = self.clock.steady_us() + round((timeout_s + LEAVE_S + UNKILLABLE_S) * US_PER_S)
+        end_us = self.clock.steady_us() + round((timeout_s + LEAVE_S + KILL_AFTER_S + UNKILLABLE_S) * US_PER_S)
         if threading.current_thread() not in (each.thread for each in threads):
             for each in threads:
                 each.thread.join(max(0, end_us - self.clock.steady_us()) / US_PER_S)
@@ -337,7 +337,7 @@ class _Attendant:
         finally:
             self.is_up = False
             left_s = (pool.close_at_us - self._clock.steady_us()) / US_PER_S
-            status = process.end(0 if process.is_lost else max(LEAVE_MIN_S, min(LEAVE_S, left_s)))
+            status = process.end(0 if process.is_lost else max(KILL_AFTER_S, min(LEAVE_S, left_s)))
             process.release()
         if not (process.had_calls or pool.is_closing):
             pool.is_fruitless(end_text(status))

@@ -25,6 +25,7 @@ from filewheel.disk import descriptors
 from filewheel.message import US_PER_S
 from filewheel.scheduling.runners.child import BEGIN, PIPE_LOST, TOKEN_BYTES, frame, serve, take
 
+KILL_AFTER_S = 1  # from SIGTERM to SIGKILL
 _STATUS_LOOKS, _STATUS_LOOK_S = 50, 0.001
 _POLL_MS_MAX = 1 << 30
 _CHUNK_BYTES = 1 << 16  # the capacity of a pipe
@@ -152,8 +153,10 @@ class Process:
         """Wait this long for it to exit, then kill it; return its exit status."""
         self._requests.close()
         if not (leave_s and self._has_ended_in(leave_s)):
-            self._process.kill()
-            self._has_ended_in(None)
+            self._process.terminate()
+            if not self._has_ended_in(KILL_AFTER_S):
+                self._process.kill()
+                self._has_ended_in(None)
         return self.exit_status()
 
     def exit_status(self) -> str:

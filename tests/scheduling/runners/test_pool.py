@@ -219,7 +219,7 @@ def test_a_call_over_its_time_is_killed_and_the_next_one_works(make: Callable[..
     answers.submit("until_told", bytes(tmp_path / "other"), name="other")
     other = begun(tmp_path / "other")
     result = answers.call("until_told", bytes(tmp_path / "slow"), timeout_s=0.2)
-    assert (result.outcome, result.exit_status) == ("timed_out", "SIGKILL")
+    assert (result.outcome, result.exit_status) == ("timed_out", "SIGTERM")
     assert "longer than 0.2 s" in result.message
     assert not gone(other)
     assert answers.call("echo", b"x", timeout_s=100).value == b"x"

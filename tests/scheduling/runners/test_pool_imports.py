@@ -184,7 +184,7 @@ def test_a_call_without_a_time_out_whose_import_hangs_fails_unbegun_after_three_
         module.wait_for_import(number)
         pass_time(pool, clock, START_LIMIT_US / 1_000_000)
     result = sent.result()
-    assert (result.outcome, result.exit_status) == ("died", "SIGKILL")
+    assert (result.outcome, result.exit_status) == ("died", "SIGTERM")
     assert result.message.endswith(f"{module.name}:job: not imported within 120 s")
     assert (sent.begins, module.count("imports"), module.count("calls")) == (0, 3, 0)
 
