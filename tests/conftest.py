@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,6 +102,20 @@ def fw(wheel_dir: Path) -> Fw:
     from tests.cli.support import Fw
 
     return Fw(wheel_dir)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB."""
+    mount = tmp_path / "small"
+    mount.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m,mode=0700", "tmpfs", mount], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"cannot mount: {done.stderr.decode().strip()}")
+    yield mount
+    subprocess.run(["umount", "-l", mount], check=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:

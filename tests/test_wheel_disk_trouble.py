@@ -8,7 +8,7 @@ import os
 import resource
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,20 +50,6 @@ def failing(kind: str, pattern: str, code: int, *, after: int = 0) -> tuple[Call
             left[0] -= 1
 
     return lambda path: FaultyDisk(path, fail), left
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MiB."""
-    mount = tmp_path / "small"
-    mount.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m,mode=0700", "tmpfs", mount], capture_output=True, check=False
-    )
-    if done.returncode:
-        pytest.skip(f"cannot mount: {done.stderr.decode().strip()}")
-    yield mount
-    subprocess.run(["umount", "-l", mount], check=True)
 
 
 # -- full -------------------------------------------------------------------------------------------------------------

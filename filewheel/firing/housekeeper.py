@@ -14,13 +14,24 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.threads import started
 from filewheel.env import Event
 from filewheel.errors import FULL, Damaged, DiskError, FilewheelError, disk_error
 from filewheel.firing.old_dead import OldDead
-from filewheel.firing.reserve import ROOM_BYTES, Reserve
+from filewheel.firing.reserve import Reserve
 from filewheel.keys.index import Keys
-from filewheel.laps.deal import CHUNK_BYTES, OPEN_AHEAD_S, Deal, Finished, deal_all, near_laps, needs_deal
+from filewheel.laps.deal import (
+    CHUNK_BYTES,
+    OPEN_AHEAD_S,
+    ROOM_BYTES,
+    Deal,
+    Finished,
+    deal_all,
+    is_worn,
+    near_laps,
+    needs_deal,
+)
 from filewheel.laps.store import Store
 from filewheel.message import US_PER_S
 
@@ -34,6 +45,9 @@ DEAL_AGE_US = 30 * US_PER_S
 DEAL_FINISHED = 512
 LOOK_US = 250_000
 RETRY_US = 5 * US_PER_S
+_SHORT_CHUNKS = (34 << 20, 4 << 20, 512 << 10, 64 << 10, 0)
+"""How much of the journals a deal covers where room is short: a whole segment, or less, or nothing."""
+_SHORT_RECORDS = 500_000
 TIDY_KEYS_US = 2 * US_PER_S
 
 
@@ -68,6 +82,9 @@ class Housekeeper:
         self._looked_us = 0
         self._behind = False
         """The last deal left enough for another, which starts at once."""
+        self._looked_at: Checkpoint | None = None
+        self._worn = False
+        """Whether that checkpoint names a file that should be dealt anew."""
         self._dealt_us = self._clock.steady_us()
         self._keys_tidied_us = self._dealt_us
         self._retry_us = 0
@@ -156,7 +173,7 @@ class Housekeeper:
             comes_us = [lap * open_us - OPEN_AHEAD_S * US_PER_S - now_us for lap in store.checkpoint.laps.keys() - laps]
             # A lap that is past, or runs, is opened no more.
             waits = [us for us in comes_us if us > -OPEN_AHEAD_S * US_PER_S]
-            if store.undealt_records or slots or laps or store.checkpoint.doubt:
+            if store.undealt_records or slots or laps or self._has_worn():
                 waits.append(max(self._dealt_us + DEAL_AGE_US, self._retry_us) - now)
         return max(LOOK_US, min(waits)) if waits else None
 
@@ -185,7 +202,7 @@ class Housekeeper:
 
     def _deal_is_due(self, now: int) -> bool:
         store = self._store
-        if self.much_is_undealt:
+        if self._behind or self.much_is_undealt:
             return True
         with store.lock:
             ended = sum(t.ended and not t.gone for t in store.tails.values())
@@ -198,7 +215,16 @@ class Housekeeper:
             if len(slots) + len(laps) >= DEAL_FINISHED:
                 return True
         is_old = now - self._dealt_us >= DEAL_AGE_US
-        return is_old and (store.undealt_records > 0 or bool(slots) or bool(laps) or bool(store.checkpoint.doubt))
+        return is_old and (store.undealt_records > 0 or bool(slots) or bool(laps) or self._has_worn())
+
+    def _has_worn(self) -> bool:
+        """Return whether a file should be dealt anew. Cost: a look at each file that the checkpoint names, once."""
+        checkpoint, missing = self._store.checkpoint, self._store.missing
+        if self._looked_at is not checkpoint:
+            self._looked_at = checkpoint
+            covered = (c for files in (checkpoint.slots, checkpoint.laps) for c in files.values())
+            self._worn = bool(checkpoint.doubt) or any(map(is_worn, covered))
+        return self._worn and not missing
 
     @property
     def much_is_undealt(self) -> bool:
@@ -207,6 +233,7 @@ class Housekeeper:
 
     def _deal(self, now: int) -> None:
         need = min(self._store.undealt_bytes, CHUNK_BYTES) * 2 + ROOM_BYTES
+        self._behind = False
         try:
             if self._disk.free_bytes() < need and not (
                 self._store.removal.give_up_retained() and self._disk.free_bytes() >= need
@@ -221,25 +248,44 @@ class Housekeeper:
         except (OSError, DiskError) as exc:
             if exc.errno not in FULL:
                 raise
+            self._behind = self._deal_what_frees()
+            if self._behind:
+                return
             self._retry_us = now + RETRY_US
             log.critical("%s: no space to deal; trying again in %d s", self._store.dir.path, RETRY_US // US_PER_S)
-            self._expire_when_full()
 
-    def _expire_when_full(self) -> None:
-        """Remove finished files, with the ballast's room for the checkpoint if necessary."""
-        with self._store.lock:
-            slots, laps = self._finished()
-        if not slots and not laps:
-            return
-        for _ in range(2):
-            try:
-                Deal(self._store, spread=True, finished=self._finished, only_expire=True).run()
-                return
-            except (OSError, DiskError) as exc:
-                if exc.errno not in FULL:
-                    raise
-                if not self.reserve.ballast.give_up():
-                    return
+    def _deal_what_frees(self) -> bool:
+        """On a full disk, deal as much as frees more room than it takes; return whether anything was freed.
+
+        The ballast has the room for the checkpoint, where there is no other, if a removal follows.
+        """
+        store = self._store
+        for chunk_bytes in _SHORT_CHUNKS:
+            for may_free in (True, False):
+                deal = Deal(
+                    store, spread=False, finished=self._finished, is_short=True,
+                    chunk_bytes=chunk_bytes, chunk_records=_SHORT_RECORDS,
+                )  # fmt: skip
+                try:
+                    deal.run()
+                except (OSError, DiskError) as exc:
+                    if exc.errno not in FULL:
+                        raise
+                    if not (may_free and deal.frees_bytes and self.reserve.ballast.give_up()):
+                        break
+                else:
+                    return self._free_own() or deal.frees_bytes > 0
+        return False
+
+    def _free_own(self) -> bool:
+        """End the own segment when all of it is covered, so that the next deal removes it; return whether it was."""
+        store = self._store
+        with store.lock:
+            tail = store.tails.get(store.own.writer)
+            if tail is None or tail.covered != tail.seen or tail.seen.offset < ROOM_BYTES:
+                return False
+            store.end_own_segment()
+            return True
 
     def deal_all(self) -> None:
         """Deal everything that was read, into lap files where no slots exist; on a full disk, as much as fits."""
@@ -253,5 +299,8 @@ class Housekeeper:
         except (OSError, DiskError) as exc:
             if exc.errno not in FULL:
                 raise
-            # Nothing is lost: undealt messages stay in the journals, which are durable.
-            log.warning("%s: no space to deal at the end; the next keeper does it", self._store.dir.path)
+            while self._deal_what_frees():
+                pass
+            if self._store.has_undealt():
+                # Nothing is lost: undealt messages stay in the journals, which are durable.
+                log.warning("%s: no space to deal at the end; the next keeper does it", self._store.dir.path)

@@ -20,8 +20,6 @@ from filewheel.native.loops import DROP_BYTES
 
 log = logging.getLogger(__name__)
 
-ROOM_BYTES = 64 << 10
-"""With less than this free, a disk counts as full."""
 ACK_BYTES = -(-(HEADER_BYTES + DROP_BYTES) // 8) * 8
 """A frame that acknowledges one message."""
 FIRES_AGAIN = "a message that was handed out could not be acknowledged: it fires again"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ from filewheel.message import ID_LIMIT, ID_MIN, US_PER_S, due_of, id_after
 from filewheel.native.compiled import PutTable, ids_of
 
 Files = tuple[set[int], set[int]]
-"""(seconds, laps): names of slot files and of lap files."""
+"""(seconds, laps): those whose slot file or lap file is meant."""
 
 
 @dataclass
@@ -139,6 +139,20 @@ def puts_above(store: Store, cut: Cut, chunk_bytes: int) -> set[bytes] | None:
             if frame.puts:  # mutant: later-drops
                 ids.update(ids_of(readable_records(frame)[0]))
     return ids
+
+
+def dropped_above(store: Store, cut: Cut, seen: Mapping[str, Position], puts: PutTable) -> set[bytes]:
+    """Return, of these puts, those with a drop between the cut and `seen`. Cost: a reading of the journals there.
+
+    Where the journals are durable up to `seen`, such a drop is read again whatever happens, so its put is not needed.
+    """
+    found: set[bytes] = set()
+    for writer, limit in seen.items():  # mutant: short-unflushed
+        tail = store.tails[writer]
+        for _, frame in frames_of(store, tail, cut.positions.get(writer, tail.covered), limit):
+            if frame.drops and puts.find(frame.first, 0) < puts.find(id_after(frame.last), 0):
+                found |= puts.having(ids_of(readable_records(frame)[1]))
+    return found
 
 
 def frames_of(store: Store, tail: Tail, start: Position, limit: Position) -> Iterator[tuple[Position, Frame]]:

@@ -14,6 +14,8 @@ Invariant: a deal does not change the set of pending messages.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
@@ -27,12 +29,12 @@ from filewheel.format.record import CANCELLED, DROP_PREFIX, pack_drop
 from filewheel.format.settings import Settings
 from filewheel.journal.tail import Tail
 from filewheel.laps.additions import SYNC_EACH_MAX, Additions
-from filewheel.laps.cut import Cut, Files, puts_above, take_cut
+from filewheel.laps.cut import Cut, Files, dropped_above, puts_above, take_cut
 from filewheel.laps.lap_writer import LapWriter
-from filewheel.laps.slot import File, lap_files, slot_files
+from filewheel.laps.slot import File, lap_files, lap_floor, slot_files
 from filewheel.laps.store import Store
 from filewheel.laps.window import read_file
-from filewheel.message import US_PER_S, id_floor
+from filewheel.message import US_PER_S, due_of, id_floor
 from filewheel.native.compiled import PutTable, sort
 
 CHUNK_BYTES = 24 << 20
@@ -41,6 +43,8 @@ OPEN_AHEAD_S = 120
 """A lap is dealt into slots this long before it starts. From then on a deal writes to one file for each second."""
 ANEW_BYTES = 64 << 20
 """A deal deals anew about so many bytes of files of which most is dropped."""
+ROOM_BYTES = 64 << 10
+"""With less than this free, a disk counts as full: it is for acknowledgements."""
 _BLOCK_BYTES = 4096
 """Less than this is not worth a new file: a file system gives a file no less."""
 
@@ -71,25 +75,28 @@ class Deal:
         *,
         spread: bool,
         finished: Finished | None = None,
-        only_expire: bool = False,
+        is_short: bool = False,
         chunk_bytes: int = CHUNK_BYTES,
         chunk_records: int = CHUNK_RECORDS,
     ) -> None:
         """Prepare a deal. `spread` opens near laps into seconds; without, new laps stay in one file.
 
-        `only_expire` leaves the journals alone: a full disk may have room for nothing but the checkpoint.
+        With `is_short` room is short: the deal must fit into what is free, and free at least what it takes. It leaves
+        out what is dropped above the cut too. With `chunk_bytes` 0 it covers nothing, and removes what is finished.
         """
         self._store = store
         self._dir = store.dir
         self._disk = store.disk
         self._spread = spread
         self._finished = finished
-        self._only_expire = only_expire
+        self._is_short = is_short
         self._chunk_bytes = chunk_bytes
         self._chunk_records = chunk_records
         self._added = Additions(self._dir)
         self._gone: list[str] = []
         self._done = Dealt()
+        self.frees_bytes = 0
+        """How much the removals after its commit free, about."""
 
     def run(self) -> Dealt:
         """Deal. On return it is durable and the covered segments are removed.
@@ -102,7 +109,7 @@ class Deal:
         raise_format(self._dir)
         with store.lock:
             store.look_for_missing()
-            limits = {} if self._only_expire else store.cut()
+            limits = store.cut(ends_own=not self._is_short)
             seen = {w: t.seen for w, t in store.tails.items()}
             base = store.checkpoint
             finished = self._finished() if self._finished is not None else (set(), set())
@@ -112,15 +119,13 @@ class Deal:
         new.deal = base.deal + 1
         new.keeper = store.own.writer
         # K4: the entry of a writer without segments is left out only now, a flush after their removal.
-        if not self._only_expire:
-            # mutant: entry-early
-            new.positions = {w: p for w, p in new.positions.items() if w in limits} | cut.positions
+        # mutant: entry-early
+        new.positions = {w: p for w, p in new.positions.items() if w in limits} | cut.positions
         try:
-            if not self._only_expire:
-                if base.doubt:  # the files may hold these records already
-                    store.note_repeats()  # mutant: doubt-unmarked
-                self._write(cut, base, new, finished)
-                self._added.sync(self._store.removal.unlinked_in)  # mutant: checkpoint-first
+            if base.doubt:  # the files may hold these records already
+                store.note_repeats()  # mutant: doubt-unmarked
+            self._write(cut, base, new, finished, seen)
+            self._added.sync(self._store.removal.unlinked_in)  # mutant: checkpoint-first
             self._expire(new, finished)
             prepare_checkpoint(self._disk, new, self._dir.seed)  # mutant: checkpoint-first.2 segments-first files-first
         except (OSError, FilewheelError):
@@ -182,7 +187,7 @@ class Deal:
 
     # -- writing: D4 to D6 -----------------------------------------------------------------------------------
 
-    def _write(self, cut: Cut, base: Checkpoint, new: Checkpoint, finished: Files) -> None:
+    def _write(self, cut: Cut, base: Checkpoint, new: Checkpoint, finished: Files, seen: dict[str, Position]) -> None:
         puts, cut.puts = cut.puts, PutTable()
         puts.sort()
         puts.unique()  # mutant: dealt-twice
@@ -213,11 +218,14 @@ class Deal:
             if i not in matched and i not in cut.drops and (owes or missing.hides(i))
         ]
         sort(loose)
+        # X2: records for a removed file were read before it counted as finished, so they are finished too.
+        loose = self._without_finished(puts, loose, new, finished)
+        if self._is_short:
+            puts.remove(dropped_above(self._store, cut, seen, puts))  # mutant: short-deals-dropped
+            self._must_gain(cut, base, puts, finished)  # mutant: short-takes-room
         # D5: one reading of the clock for the whole deal.
         near = near_laps(self._dir.settings, self._store.clock.now_us()) if self._spread else frozenset()
         writer = LapWriter(self._store, new, near, self._added)
-        # X2: records for a removed file were read before it counted as finished, so they are finished too.
-        loose = self._without_finished(puts, loose, new, finished)
         for files in self._to_deal_anew(base, new, near, finished):
             if writer.is_there(files[0].lap):
                 lo, hi = files[0].range
@@ -246,7 +254,7 @@ class Deal:
                     continue
                 if covered.others or (is_lap and key in near):
                     yield files
-                elif left > 0 and is_worn(covered):
+                elif left > 0 and is_worn(covered) and (not self._is_short or not covered.live):
                     left -= covered.end
                     if self._is_whole(files[-1]):  # mutant: anew-damaged
                         yield files
@@ -256,6 +264,25 @@ class Deal:
     def _is_whole(self, file: File) -> bool:
         with contextlib.closing(self._store.new_handles()) as handles:
             return None not in read_file(self._dir, handles, file, 0)
+
+    def _must_gain(self, cut: Cut, base: Checkpoint, puts: PutTable, finished: Files) -> None:
+        """Raise ENOSPC unless what is written fits into the room that there is, and frees at least as much."""
+        settings, laps, at = self._dir.settings, 0, 0
+        while at < len(puts):
+            laps += 1
+            at = puts.find(lap_floor(settings, settings.lap_of(due_of(puts.id(at)) // US_PER_S) + 1), at)
+        need = puts.size_bytes() + puts.size_bytes() // 8 + laps * _BLOCK_BYTES
+        self.frees_bytes = sum(
+            base_files[key].end
+            for base_files, keys in ((base.slots, finished[0]), (base.laps, finished[1]))
+            for key in keys & base_files.keys()
+        )
+        for writer, position in cut.positions.items():
+            tail = self._store.tails[writer]
+            self.frees_bytes += sum(end for n, end in tail.ends.items() if n < position.segment)
+            self.frees_bytes += position.offset if writer in cut.ended else 0
+        if need and (need > self.frees_bytes or need + ROOM_BYTES > self._disk.free_bytes()):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _without_finished(self, puts: PutTable, drops: list[bytes], new: Checkpoint, finished: Files) -> list[bytes]:
         """Remove the records of finished files from sorted puts, and from the sorted drops that are returned.
@@ -290,11 +317,10 @@ class Deal:
         """Make the new checkpoint the store's. It counts on disk already, so nothing here may fail."""
         store = self._store
         store.checkpoint = new
-        if not self._only_expire:  # an expiry alone flushes no directories  # mutant: unlinks-forgotten
-            store.removal.unlinked_in.clear()
-            store.owes_drops = False
-            for writer in [w for w, t in store.tails.items() if t.gone]:
-                del store.tails[writer]
+        store.removal.unlinked_in.clear()
+        store.owes_drops = False
+        for writer in [w for w, t in store.tails.items() if t.gone]:
+            del store.tails[writer]
         for writer, position in cut.positions.items():
             store.tails[writer].covered = position
         for name in self._gone:

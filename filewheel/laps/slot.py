@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
 from filewheel.disk.checkpoint import Checkpoint, Covered
-from filewheel.disk.directory import Directory
 from filewheel.format import layout
 from filewheel.format.frame import portions, seal
 from filewheel.format.record import ID
@@ -230,6 +229,6 @@ def slot_floor(second: int) -> bytes:
     return id_floor(second * US_PER_S)
 
 
-def lap_floor(directory: Directory, lap: int) -> bytes:
+def lap_floor(settings: Settings, lap: int) -> bytes:
     """Return the smallest id that belongs to a lap."""
-    return id_floor(lap * directory.settings.slots * US_PER_S)
+    return slot_floor(lap * settings.slots)

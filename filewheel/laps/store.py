@@ -373,14 +373,20 @@ class Store:
 
     # -- what the deal needs -------------------------------------------------------------------------------
 
-    def cut(self) -> dict[str, Position]:
+    def cut(self, *, ends_own: bool = True) -> dict[str, Position]:
         """Read new frames, end the own segment (D0), and return how far each journal has been read."""
         with self.lock:
             self.ingest()
+            if ends_own:
+                self.end_own_segment()
+            return {w: t.seen for w, t in self.tails.items() if not t.gone}
+
+    def end_own_segment(self) -> None:
+        """Continue in another segment of the own journal, so that this one can be removed when it is covered."""
+        with self.lock:
             if self.own.position.offset:
                 self.own.rotate()
                 self._note_own()
-            return {w: t.seen for w, t in self.tails.items() if not t.gone}
 
     def has_undealt(self) -> bool:
         """Return whether a deal would cover anything, or remove the journal of an ended writer."""

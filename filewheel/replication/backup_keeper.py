@@ -186,7 +186,7 @@ class BackupKeeper:
         self._keeper_lock.check()
         with self.store.lock:
             self._head.forget_from(floor)
-        Deal(self.store, spread=True, finished=lambda: (slots, laps), only_expire=True).run()
+        Deal(self.store, spread=False, finished=lambda: (slots, laps), is_short=True, chunk_bytes=0).run()
 
     @property
     def lacks(self) -> int:

@@ -117,7 +117,7 @@ class LapCopy:
             done = Copied(hi, moved=step.moved, copied=step.copied, size_bytes=step.size_bytes)
             if step.stopped_in is not None:
                 self._unfinished = _Unfinished(step.stopped_in, step.offsets, unfinished.unseen, unfinished.has_drops)
-                done.hi = max(lo, lap_floor(self._source, step.stopped_in))
+                done.hi = max(lo, lap_floor(self._source.settings, step.stopped_in))
             # The journals' records of a lap are read when all of its files are copied.
             self._read_journals(snapshot, lo, done, unfinished.unseen)
             done.extra = {i for i in unfinished.unseen if i < done.hi}
@@ -204,7 +204,7 @@ class _CopyStep:
         try:
             lap = self._copy(laps)
             if lap is None:
-                self._keeper.adopt(self._new, self._added, lap_floor(self._source, laps[0]))
+                self._keeper.adopt(self._new, self._added, lap_floor(self._source.settings, laps[0]))
             return lap
         finally:
             self._added.close()

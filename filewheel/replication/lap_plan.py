@@ -81,7 +81,7 @@ class LapPlanner:
 
     def floor(self, lap: int) -> bytes:
         """Return the least id of a lap; ID_END after the last."""
-        return lap_floor(self._first, lap) if lap < self._end else ID_END
+        return lap_floor(self._first.settings, lap) if lap < self._end else ID_END
 
     def can_copy(self, lap: int) -> bool:
         """Return whether a lap can be copied: the first wheel has it, and the second has the same form or nothing."""

@@ -86,4 +86,4 @@ class Quota:
     def fstatvfs(self, fd: int) -> Any:
         if self.left is None:
             return os.fstatvfs(fd)
-        return types.SimpleNamespace(f_bavail=self.left, f_frsize=1)
+        return types.SimpleNamespace(f_bavail=self.left, f_frsize=1, f_files=0)

@@ -166,8 +166,8 @@ def test_names_and_floors_of_seconds_and_laps(directory: Directory) -> None:
     assert slot_file(directory.settings, NOW_S, Covered(0, 0)).name == NAME
     assert second_of(directory.settings, slot_floor(NOW_S)) == NAME
     assert due_of(slot_floor(NOW_S)) == NOW_S * 1_000_000
-    assert lap_floor(directory, 30_000_000) == slot_floor(NOW_S)
-    assert slot_floor(0) == lap_floor(directory, 0) == ID_MIN
+    assert lap_floor(directory.settings, 30_000_000) == slot_floor(NOW_S)
+    assert slot_floor(0) == lap_floor(directory.settings, 0) == ID_MIN
 
 
 def test_a_file_knows_its_name_its_seconds_and_its_ids(directory: Directory) -> None:

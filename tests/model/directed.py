@@ -50,7 +50,7 @@ def others_unflushed(s: Stage) -> None:
 
     def expire() -> None:
         s.claim()
-        s.deal(only_expire=True)
+        s.deal(short=0)
 
     s.when("fdatasync", "^journal", expire)
     s.move("B", id_, 200)
@@ -64,7 +64,7 @@ def own_unflushed(s: Stage) -> None:
     s.wait(2)
     s.claim()
     s.nack(delay=70)
-    s.deal(only_expire=True)
+    s.deal(short=0)
 
 
 @script
@@ -81,6 +81,44 @@ def later_drops(s: Stage) -> None:
 
     s.when("listdir", "^journal", move)
     s.deal()
+
+
+@script
+def short_unflushed(s: Stage) -> None:
+    """On a full disk a deal covers a message that is put back, not flushed, while the deal runs."""
+    s.keep()
+    s.put("A", 0)
+    s.claim()
+
+    def put_back() -> None:
+        s.nack(delay=70)
+
+    journal = s.wheel("A")._journal
+    assert journal is not None
+    s.when("fdatasync", "^journal", put_back, free=True)
+    s.close("A")
+    s.deal(short=5)
+
+
+@script
+def short_deals(s: Stage) -> None:
+    """On a full disk a few records at a time are covered: fired, moved and cancelled ones, and one that waits."""
+    ids = [s.put("A", n / 10) for n in range(4)]
+    far = [s.put("A", 300 + n) for n in range(3)]
+    s.wait(2)
+    s.claim(4)
+    s.ack()
+    s.nack(delay=70)
+    s.cancel("B", far[0])
+    s.move("B", far[1], 140)
+    s.close("A")
+    s.deal(short=3)
+    s.ack()
+    for _ in range(4):
+        s.deal(short=3)
+    s.close("B")
+    s.deal(short=100)
+    assert ids
 
 
 @script

@@ -8,6 +8,7 @@ Invariant: whatever returns to an act is told to the oracle before the audience 
 
 from __future__ import annotations
 
+import errno
 import random
 import re
 from collections.abc import Callable
@@ -66,7 +67,7 @@ class Stage:
         self._cues.append((kind, name, act, self._is_free if free else lambda: True))
 
     def _is_free(self) -> bool:
-        return self.keeper is None or self.keeper._lock._keeper_lock is None  # type: ignore[attr-defined]
+        return self.keeper is None or not self.keeper._lock._is_owned()  # type: ignore[attr-defined]
 
     def _before_op(self, kind: str, name: str) -> None:
         if self._at_cue:
@@ -226,11 +227,21 @@ class Stage:
         self.keep()._store.own.flush()
         self.oracle.flushed()
 
-    def deal(self, *, spread: bool = True, finished: bool = True, only_expire: bool = False) -> None:
-        """Deal what the journals hold; with `finished`, let go of files of which everything is done."""
+    def deal(self, *, spread: bool = True, finished: bool = True, short: int | None = None) -> None:
+        """Deal what the journals hold; with `finished`, let go of files of which everything is done.
+
+        `short` is as on a full disk: of the journals it covers so many records, if that gives more room than it takes.
+        """
         keeper = self.keep()
         done = keeper._head.finished if finished else None
-        Deal(keeper._store, spread=spread, finished=done, only_expire=only_expire).run()
+        if short is not None:
+            try:
+                Deal(keeper._store, spread=False, finished=done, is_short=True, chunk_records=short).run()
+            except OSError as exc:
+                if exc.errno != errno.ENOSPC:
+                    raise
+        else:
+            Deal(keeper._store, spread=spread, finished=done).run()
 
     def look(self) -> None:
         """Let the housekeeper do what it does a few times a second."""

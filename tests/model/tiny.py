@@ -55,7 +55,8 @@ def tiny(
     patch(filewheel.disk.ballast, "BALLAST_BYTES", ballast_bytes)
     patch(filewheel.disk.ballast, "_BALLAST_BYTES_MIN", 1)
     patch(filewheel.firing.housekeeper, "ROOM_BYTES", 600)
-    patch(filewheel.firing.reserve, "ROOM_BYTES", 600)
+    patch(filewheel.firing.housekeeper, "_SHORT_CHUNKS", (1300, 400, 0))
+    patch(filewheel.laps.deal, "ROOM_BYTES", 600)
     patch(filewheel.laps.store, "LOCK_TEST_US", 3)  # the model's steady clock counts looks at it
     patch(filewheel.laps.slot, "FRAME_BYTES", 400)
     patch(filewheel.laps.deal, "_BLOCK_BYTES", 40)
