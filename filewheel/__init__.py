@@ -61,7 +61,7 @@ from filewheel.format.pauses import Pause, Pauses
 from filewheel.format.settings import Sync
 from filewheel.journal.settlement import Settlement
 from filewheel.lookup.overdue import Overdue
-from filewheel.lookup.snapshot import Snapshot
+from filewheel.lookup.snapshot import Filter, Snapshot
 from filewheel.lookup.stats import Histogram, Stats
 from filewheel.message import Attempt, Message, MessageId
 from filewheel.roster.roster import Member, Roster
@@ -115,6 +115,7 @@ __all__ = [
     "Every",
     "Fenced",
     "FilewheelError",
+    "Filter",
     "Forked",
     "GiveUp",
     "Handler",

@@ -19,18 +19,16 @@ from filewheel.checks import check_choice, check_flag, check_items, check_number
 from filewheel.disk.directory import Directory
 from filewheel.disk.keeper_lock import holder
 from filewheel.disk.paused import read_pauses
-from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError, Forked, disk_error, disk_errors
+from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError, Forked, disk_errors
 from filewheel.format.limits import bytes_of, check_headers, check_key, check_topic, matches
 from filewheel.format.pauses import Pauses
 from filewheel.format.record import unpack_put
 from filewheel.keys.index import Keys
 from filewheel.lookup.finder import Finder
-from filewheel.lookup.front import COUNT_MAX, Front
 from filewheel.lookup.overdue import Overdue, overdue_in
-from filewheel.lookup.snapshot import At, Snapshot, bounds, check_death, with_topic
-from filewheel.lookup.stats import Histogram, Progress, Stats, histogram_of, stats_of, topics_of
-from filewheel.lookup.tally import Tally
-from filewheel.message import ID_MIN, KEY, SCHEDULE, US_PER_S, Message, MessageId
+from filewheel.lookup.snapshot import DEAD_FLOOR, At, Filter, Snapshot
+from filewheel.lookup.stats import Histogram, Progress, Stats, histogram_of, topics_of
+from filewheel.message import KEY, SCHEDULE, US_PER_S, Message, MessageId
 from filewheel.roster.roster import Roster, read_roster
 from filewheel.runs.history import read_history
 from filewheel.runs.kills import POLL_S, TIMEOUT_S, Asked, Killed
@@ -64,8 +62,6 @@ class Reader:
         self._dir = directory
         self._finder = Finder(directory)
         self._keys = Keys(directory, self._finder)
-        self._front = Front(directory, self._finder)
-        self._tally = Tally(directory, self._finder, self._front)
         self._pid = os.getpid()
         self._closed = False
 
@@ -99,7 +95,7 @@ class Reader:
     def snapshot(self) -> Snapshot:
         """Take a snapshot to iterate over. The caller closes it."""
         self._check()
-        return Snapshot(self._dir)
+        return self._finder.snapshot()
 
     @overload
     def get(self, id_: MessageId | str | bytes) -> Message | None: ...
@@ -199,20 +195,19 @@ class Reader:
 
         Raises BadArgument at once.
         """
+        return self._list(Filter.of(after=after, before=before, topic=topic, dead=dead), limit)
+
+    def _list(self, which: Filter, limit: int | None) -> Iterator[Message]:
         if limit is not None:
             check_whole("limit", limit, least=0)
-        if topic is not None:
-            check_topic(topic)
-        check_flag("dead", dead)
-        lo, hi = bounds(after, before, dead=dead)
-        if limit is not None and 0 < limit <= COUNT_MAX and topic is None and lo == ID_MIN:
-            self._check()
-            known = self._front.first(limit, hi)
-            if known is not None:
-                with contextlib.suppress(Damaged):
-                    found = [unpack_put(put) for put in known]
+        self._check()
+        if which.hi <= DEAD_FLOOR:  # dead letters are not remembered
+            with contextlib.suppress(Damaged):
+                puts = self._finder.first(which, limit)
+                if puts is not None:
+                    found = [unpack_put(put) for put in puts]
                     return (message for message in found)
-        return self._walk(lo, hi, topic, limit)
+        return self._walk(which, limit)
 
     def dead(
         self,
@@ -229,24 +224,12 @@ class Reader:
 
         Raises BadArgument at once.
         """
-        if limit is not None:
-            check_whole("limit", limit, least=0)
-        if topic is not None:
-            check_topic(topic)
-        check_death(after, before, error)
-        return self._dead(after, before, topic, error, limit)
+        return self._list(Filter.of(after=after, before=before, topic=topic, error=error, dead=True), limit)
 
-    def _dead(
-        self, after: At | None, before: At | None, topic: str | None, error: str | None, limit: int | None
-    ) -> Iterator[Message]:
+    def _walk(self, which: Filter, limit: int | None) -> Iterator[Message]:
         if limit != 0:
             with self.snapshot() as snapshot:
-                yield from islice(snapshot.dead(after=after, before=before, topic=topic, error=error), limit)
-
-    def _walk(self, lo: bytes, hi: bytes, topic: str | None, limit: int | None) -> Iterator[Message]:
-        if limit != 0:
-            with self.snapshot() as snapshot:
-                yield from islice(with_topic(snapshot.messages(lo, hi), topic), limit)
+                yield from islice(snapshot.messages(which), limit)
 
     def stats(self) -> Stats:
         """Count the pending messages, and their bytes on disk.
@@ -258,14 +241,8 @@ class Reader:
         Raises DiskError.
         """
         self._check()
-        try:
-            known = self._tally.stats()
-            if known is not None:
-                return known
-            with self.snapshot() as snapshot:
-                return stats_of(self._dir, snapshot)
-        except OSError as exc:
-            raise disk_error(exc, self._dir.path) from exc
+        with disk_errors(self.path):
+            return self._finder.stats()
 
     def histogram(self, edges: Sequence[At]) -> Histogram:
         """Count pending messages by due time, between rising `edges`. Raises BadArgument."""

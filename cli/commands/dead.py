@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
-from filewheel import FilewheelError, KeyHeld, Message, MessageId, NotFound, Snapshot, Wheel
+from filewheel import FilewheelError, Filter, KeyHeld, Message, MessageId, NotFound, Snapshot, Wheel
 from filewheel.tools.dump import iso
 
 from .. import times
@@ -52,8 +52,8 @@ class Which:
         """Yield the dead letters that fit; without `--older` also those of a clock that was ahead."""
         after = None if self.newer_us is None else to_datetime(max(0, now_us - self.newer_us))
         before = None if self.older_us is None else to_datetime(max(0, now_us - self.older_us))
-        found = snapshot.dead(after=after, before=before, topic=self.topic, error=self.error)
-        return islice(found, self.limit)
+        which = Filter.of(after=after, before=before, topic=self.topic, error=self.error, dead=True)
+        return islice(snapshot.messages(which), self.limit)
 
 
 def which_options(limit: str, least: int = 1) -> Callable[[F], F]:

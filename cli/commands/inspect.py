@@ -142,7 +142,7 @@ def _overview(out: Output, no_topics: bool) -> None:
 
 def _topics_of(snapshot: Snapshot, progress: Progress) -> dict[str, int]:
     counts: Counter[str] = Counter()
-    for number, message in enumerate(snapshot.walk(), 1):
+    for number, message in enumerate(snapshot.messages(), 1):
         counts[message.topic] += 1
         progress.at(number)
     return counts

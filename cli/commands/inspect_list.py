@@ -7,7 +7,7 @@ from itertools import islice
 
 import click
 
-from filewheel import Message, Pauses, Running
+from filewheel import Filter, Message, Pauses, Running
 from filewheel.message import RESULT
 
 from .. import times
@@ -86,7 +86,7 @@ def command(
     end = None if end_us is None or end_us >= times.YEAR_10000_US else times.to_datetime(end_us)
     with out.wheel() as wheel, wheel.snapshot() as snapshot:
         running = Running() if dead or (only_ids and state is None) else running_of(out, wheel)
-        messages = snapshot.walk(after=start, before=end, topic=topic, dead=dead)
+        messages = snapshot.messages(Filter.of(after=start, before=end, topic=topic, dead=dead))
         if topic is None:
             messages = (message for message in messages if RESULT not in message.headers)
         if state is not None:

@@ -16,7 +16,7 @@ from itertools import islice
 import click
 from click.shell_completion import CompletionItem
 
-from filewheel import BadArgument, Message, MessageId, Wheel, schedule_of
+from filewheel import BadArgument, Filter, Message, MessageId, Wheel, schedule_of
 from filewheel.tools.dump import iso
 
 from ..show.output import Output
@@ -58,7 +58,7 @@ def _soon(messages: Iterable[Message]) -> Iterator[Message]:
 
 def _walk(wheel: Wheel) -> Iterator[Message]:
     with wheel.snapshot() as snapshot:
-        yield from _soon(snapshot.walk())
+        yield from _soon(snapshot.messages())
 
 
 def _distinct(words: Iterable[str | None], incomplete: str) -> Iterator[CompletionItem]:
@@ -88,7 +88,7 @@ def _ids(wheel: Wheel, incomplete: str) -> Iterator[CompletionItem]:
     with contextlib.suppress(BadArgument), wheel.snapshot() as snapshot:
         low = MessageId.parse(text.ljust(_ID_CHARS, "0"))
         high = MessageId.parse(text.ljust(_ID_CHARS, "Z") if text else "7".ljust(_ID_CHARS, "Z"))
-        for message in _soon(snapshot.messages(low, high)):
+        for message in _soon(snapshot.messages(Filter(low, high))):
             help_ = " ".join(filter(None, [iso(message.due_us)[:19], message.topic]))
             yield CompletionItem(str(message.id), help="".join(c for c in help_ if c.isprintable()))
 

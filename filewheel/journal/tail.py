@@ -6,6 +6,9 @@ first frame that does not verify may still be in the middle of its write: the ta
 next segment. When there is none, the writer has ended (I2). The lock is always tested *before* the read that relies on
 the answer.
 
+A tail for looks tests no lock. It steps over bytes as soon as a later frame verifies behind them and a second read
+finds them unchanged: what it misses, it reads again after the next checkpoint.
+
 Missing frames are judged by the frames that follow (gaps.py). The tail steps over proven damage at once. It steps over
 an unproven gap, and reports it as such, when the writer has ended or has left the segment.
 Invariant: `seen` only moves forward, and every frame below it was yielded once.
@@ -13,6 +16,8 @@ Invariant: `seen` only moves forward, and every frame below it was yielded once.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Iterator
 
 from filewheel.disk.checkpoint import START, Position
@@ -20,7 +25,7 @@ from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
 from filewheel.disk.quarantine import Damage
 from filewheel.format import layout
-from filewheel.format.frame import SMALL_BLOCK, Frame, Gap, scan
+from filewheel.format.frame import HEADER_BYTES, SMALL_BLOCK, Frame, Gap, scan
 from filewheel.journal.gaps import UNKNOWN, Judge
 from filewheel.journal.walk import Part
 from filewheel.native.loops import MAGIC
@@ -33,15 +38,16 @@ class Handles:
         self._disk = directory.disk
         self._limit = limit
         self._open: dict[str, int] = {}
+        self._pid = os.getpid()
 
     def get(self, name: str) -> int:
         """Return an open descriptor of the file."""
-        fd = self._open.pop(name, None)
-        if fd is None:
-            while len(self._open) >= self._limit:
-                self.drop(next(iter(self._open)))
-            fd = self._open_file(name)
-        self._open[name] = fd
+        if name in self._open:
+            fd = self._open[name] = self._open.pop(name)  # it was used last
+            return fd
+        while len(self._open) >= self._limit:
+            self.drop(next(iter(self._open)))
+        fd = self._open[name] = self._open_file(name)
         return fd
 
     def _open_file(self, name: str) -> int:
@@ -49,14 +55,19 @@ class Handles:
 
     def drop(self, name: str) -> None:
         """Close one."""
-        fd = self._open.pop(name, None)
-        if fd is not None:
-            self._disk.close(fd)
+        if name in self._open:
+            self._disk.close(self._open.pop(name))
 
     def close(self) -> None:
         """Close all."""
         for name in list(self._open):
             self.drop(name)
+
+    def __del__(self) -> None:
+        # An interrupt (Ctrl-C) may come between an open and the `try` that closes it. What is raised here goes nowhere.
+        with contextlib.suppress(BaseException):
+            if self._open and os.getpid() == self._pid:  # a forked child may have other files with these numbers
+                self.close()
 
 
 class Tail:
@@ -70,6 +81,7 @@ class Tail:
         covered: Position = START,
         *,
         doubt: bool = False,
+        for_looks: bool = False,
     ) -> None:
         self._dir = directory
         self._disk = directory.disk
@@ -96,6 +108,14 @@ class Tail:
         """The last frame read was the seal of its segment: nothing was written after it."""
         self._doubt = doubt
         """`covered` is of an older checkpoint: segments above it may have been covered and removed since."""
+        self._for_looks = for_looks
+        self._blank = False
+        """For looks: everything above `seen` was zeros when it was last read to the end."""
+
+    @property
+    def name(self) -> str:
+        """The name of the segment in which the tail stands."""
+        return layout.segment(self.writer, self.seen.segment)
 
     def parts(self, start: Position, end: Position) -> Iterator[Part]:
         """Yield the parts of the journal between two positions."""
@@ -137,7 +157,10 @@ class Tail:
                     self.seen = self.seen._replace(number=UNKNOWN)
                 self._step(later[0])
                 continue
-            name = layout.segment(self.writer, n)
+            is_over = any(s > n for s in segments)
+            if self._for_looks and self._sealed and not is_over:
+                return
+            name = self.name
             try:
                 fd = self._handles.get(name)
             except FileNotFoundError:
@@ -146,8 +169,14 @@ class Tail:
             except ForeignFile:
                 on_foreign(name)
                 return
-            # A next segment exists: the writer is done with this one, or about to be (O2).
-            free = (test_lock or n + 1 in segments) and self._lock_is_free(fd)  # mutant: read-before-lock
+            # A next segment exists: the writer is done with this one, or about to unlock it (O2).
+            if self._for_looks:
+                free = is_over
+                if not free:
+                    yield from self._look(name, fd, on_damage)
+                    return
+            else:
+                free = (test_lock or n + 1 in segments) and self._lock_is_free(fd)  # mutant: read-before-lock
             # mutant: read-before-lock.2
             yield from self._read(name, fd, dead=free, look_ahead=test_lock, on_damage=on_damage)
             if not free:
@@ -166,7 +195,7 @@ class Tail:
 
     def _step(self, segment: int) -> None:
         self.ends.setdefault(self.seen.segment, self.seen.offset)
-        self._sealed = False
+        self._sealed = self._blank = False
         self.seen = Position(segment, 0, self.seen.number)
 
     def _end(self) -> None:
@@ -175,6 +204,17 @@ class Tail:
 
     def _lock_is_free(self, fd: int) -> bool:
         return self._disk.is_free(fd)
+
+    def _look(self, name: str, fd: int, on_damage: Callable[[Damage], None]) -> Iterator[Frame]:
+        """Yield the new frames of a journal that may grow. Cost, when there is none: a read of one header."""
+        if not (self._blank and self._is_blank_at(fd, self.seen.offset)):
+            yield from self._read(name, fd, dead=False, look_ahead=not self._blank, on_damage=on_damage)
+            if self._blank and not self._is_blank_at(fd, self.seen.offset):
+                # Half a frame, or damage: a later frame that verifies decides.
+                yield from self._read(name, fd, dead=False, look_ahead=True, on_damage=on_damage)
+
+    def _is_blank_at(self, fd: int, offset: int) -> bool:
+        return not self._disk.pread(fd, HEADER_BYTES, offset).strip(b"\0")
 
     def _read(
         self, name: str, fd: int, *, dead: bool, look_ahead: bool, on_damage: Callable[[Damage], None]
@@ -192,8 +232,10 @@ class Tail:
         for item in scanner:
             if isinstance(item, Gap):
                 proof = 0 if item.at_end else self._proof_behind(fd, item, size, seed)
+                is_decided = bool(proof) or (self._for_looks and not item.at_end)
                 # mutant: live-skips.2 dead-stops
-                if not dead and not (proof and self._is_still_there(fd, item, size, seed)):
+                if not dead and not (is_decided and self._is_still_there(fd, item, size, seed)):
+                    self._blank = item.blank
                     return
                 if not (self._sealed and item.at_end):
                     self._judge.pass_over(name, item)
@@ -206,6 +248,7 @@ class Tail:
             self.synced = max(self.synced, item.synced)
             self.seen = Position(self.seen.segment, item.end, item.number)
             yield item
+        self._blank |= look_ahead
         if dead:
             self.seen = Position(self.seen.segment, max(size, start), self.seen.number)
 

@@ -16,13 +16,13 @@ from typing import Any
 from filewheel.checks import check_flag, check_whole
 from filewheel.env import Clock
 from filewheel.errors import BadArgument, Damaged
-from filewheel.format.limits import check_topic, matches
+from filewheel.format.limits import check_topic
 from filewheel.format.pauses import Pauses
-from filewheel.format.record import ID, topic_of, unpack_put
+from filewheel.format.record import ID, unpack_put
 from filewheel.laps.window import Budget
 from filewheel.live.message_fields import row_fields
 from filewheel.live.pause_fields import held_fields
-from filewheel.lookup.snapshot import DEAD_FLOOR, WALK_BUDGET, Snapshot
+from filewheel.lookup.snapshot import DEAD_FLOOR, WALK_BUDGET, Filter, Snapshot
 from filewheel.message import ID_END, ID_MIN, US_PER_S, Message, MessageId, due_of, id_after, id_floor
 from filewheel.runs.run import Running
 from filewheel.tools.dump import iso
@@ -35,7 +35,6 @@ SCAN_S = 0.4
 PAGE_BYTES = 4 << 20
 """A page ends early when its messages have more bytes."""
 _FIRST = Budget(records=1 << 11, bytes=4 << 20)
-_TOPICS_KNOWN = 10_000
 _LOOK_EACH = 512
 """How many messages are compared between two looks at the clock."""
 
@@ -63,8 +62,8 @@ class Query:
             check_topic(self.topic)
         check_flag("dead", self.dead)
 
-    def bounds(self) -> tuple[bytes, bytes]:
-        """Return the range of ids that it reads."""
+    def which(self) -> Filter:
+        """Return the messages that it reads."""
         base = due_of(DEAD_FLOOR) if self.dead else 0
         ceiling = ID_END if self.dead else DEAD_FLOOR
         lo = DEAD_FLOOR if self.dead else ID_MIN
@@ -74,7 +73,7 @@ class Query:
             ceiling = min(ceiling, id_floor(base + max(0, self.until_us)))
         if self.after is not None:
             lo = max(lo, id_after(self.after))
-        return lo, ceiling
+        return Filter(lo, ceiling, self.topic)
 
 
 @dataclass
@@ -107,40 +106,20 @@ class Page:
         }
 
 
-class _Topic:
-    """Compares topics with a pattern, each distinct one once."""
-
-    def __init__(self, pattern: str | None) -> None:
-        self._pattern = pattern
-        self._known: dict[bytes, bool] = {}
-
-    def fits(self, put: bytes) -> bool:
-        if self._pattern is None:
-            return True
-        topic = topic_of(put)
-        known = self._known.get(topic)
-        if known is None:
-            if len(self._known) >= _TOPICS_KNOWN:
-                self._known.clear()
-            known = self._known[topic] = matches(topic.decode(errors="replace"), self._pattern)
-        return known
-
-
 def read_page(wheel: Wheel, query: Query, clock: Clock) -> Page:
     """Read a page. Cost: a few milliseconds, at most SCAN_S and one window. Raises DiskError."""
-    page, topic = Page(), _Topic(query.topic)
+    page, which = Page(), query.which()
     size = 0
-    lo, hi = query.bounds()
     end_us = clock.steady_us() + round(SCAN_S * US_PER_S)
     with wheel.snapshot() as snapshot:
-        last = lo
-        for put in _puts(snapshot, lo, hi):
+        last = which.lo
+        for put in _puts(snapshot, which.lo, which.hi):
             if len(page.messages) == query.limit or size > PAGE_BYTES:
                 _stop(page, query, last)
                 break
             page.scanned += 1
             last = put
-            if topic.fits(put):
+            if which.fits(put):
                 size += len(put)
                 with contextlib.suppress(Damaged):
                     page.messages.append(unpack_put(put))

@@ -1,34 +1,39 @@
-"""Finding messages by their ids, again and again, without reading all undealt journals each time.
+"""What a handle remembers of its looks, so that the next one reads only what is new.
 
-A finder answers as `Snapshot.find` does, in the same way: the checkpoint, every journal from its covered position, the
-checkpoint once more, and then the one file that may hold an id. But it remembers the checkpoint until it is replaced,
-its position in each journal, and an index of the records there. So a look costs a listing, a read for each journal that
-may have grown, and the new frames.
+A finder answers as a `Snapshot` does, in the same way: the checkpoint, every journal from its covered position, and
+then the files that may hold an id. But it keeps a `Memory`: the reader of the journals with its positions, an index of
+the records there and of lap and slot files, the messages that are due first, and the counts. A look takes the memory
+out of the finder and puts it back, by one assignment, when nothing can fail any more. A look that is interrupted or
+meets an error has taken it along, and the next one starts from nothing.
 
 It keeps no file open between two looks: a removed file frees its room at once, and a fork or a dropped handle leaves
-nothing behind. Its memory is bounded (`IDS_MAX`, `RUNS_MAX`); beyond that, it searches frames on disk.
+nothing behind. Its memory is bounded (`IDS_MAX`, `RUNS_MAX`, front.py, tally.py); beyond that, it searches on disk.
 Invariant: the answer is that of a snapshot taken during the look.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.threads import one_call
-from filewheel.errors import Damaged, disk_error
-from filewheel.format import layout
+from filewheel.errors import Damaged, disk_errors
 from filewheel.format.frame import Frame, scan
-from filewheel.journal.tail import Handles
-from filewheel.laps.slot import FRAME_BYTES, File, covered_of, lap_file, slot_file
+from filewheel.format.ids import are_of
+from filewheel.format.record import ID
+from filewheel.journal.reader import JournalReader
+from filewheel.journal.tail import Tail
+from filewheel.laps.slot import FRAME_BYTES, File, covered_of, lap_files, slot_files
+from filewheel.lookup.front import COUNT_MAX, Front
 from filewheel.lookup.index import FileIndex, FrameReader, FrameRun, Hits, LoadedRuns, Place, ids_of, puts_in, within
-from filewheel.lookup.journals import JournalIndex, News
 from filewheel.lookup.lru import Lru
-from filewheel.lookup.snapshot import Snapshot
-from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after
+from filewheel.lookup.snapshot import Filter, Snapshot
+from filewheel.lookup.stats import Known, Stats, sizes_of, stats_of
+from filewheel.lookup.tally import Tally, list_laps
+from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after, to_datetime
+from filewheel.roster.repeats import may_repeat
 
 RUNS_MAX = 1 << 15
 """How many runs of lap and slot files are known by their range."""
@@ -40,196 +45,308 @@ Places = dict[bytes, Place]
 T = TypeVar("T")
 
 
+class _Overtaken(Exception):
+    """A deal was committed during the look: it starts again."""
+
+
 class Finder:
-    """Finds pending messages by id. Thread-safe. Needs no closing."""
+    """Finds pending messages, again and again. Thread-safe. Needs no closing."""
 
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
-        self._disk = directory.disk
         self._lock = threading.RLock()
-        self.epoch = 0
-        """How many checkpoints were read so far; with each, the journals are read from another position."""
-        self._loaded = LoadedRuns()
-        self._journals = JournalIndex(directory, self._loaded)
-        self._forget()
+        self._memory: Memory | None = None
+        self._is_asked_again = False
 
     def forget(self) -> None:
         """Forget everything that was read."""
-        with self._lock:
-            self._forget()
+        self._memory = None
 
-    def follow(self) -> bool:
-        """Read the new records of the journals; False where this finder cannot follow them."""
-        return self._look((), lambda places, handles: True, lambda found: False)
-
-    def read_on(self, read: Callable[[Checkpoint, Mapping[str, FileIndex], Handles], T]) -> T | None:
-        """Call `read` on the journals as far as they were followed; None where they cannot be.
-
-        `read` may be called more than once, with the lock held, and may call `has_put`.
-        """
-        return self._look((), lambda _, handles: read(self._checkpoint, self._journals.files, handles), lambda _: None)
-
-    def has_put(self, ids: Iterable[bytes], handles: Handles) -> set[bytes]:
-        """Return, of these ids, those that would be pending if no journal held a drop. For `read_on`."""
-        wanted = sorted(i for i in ids if i < ID_LIMIT)
-        found, dealt, dropped = Places(), Places(), set(self._unmatched)
-        self._search(self._journals.hits(wanted), found, set(), handles)
-        left = [i for i in wanted if i not in found]
-        hits = [hit for file, some in self._files_of(left, handles) for hit in file.hits(some)]
-        self._search(hits, dealt, dropped, handles)
-        return (found.keys() - self._unmatched) | (dealt.keys() - dropped)
-
-    def watch(self, horizon: bytes) -> None:
-        """Remember from now on the new records of journals below an id."""
-        with self._lock:
-            self._journals.watch(horizon)
-
-    def take_news(self) -> News | None:
-        """Return the puts, and the ids of drops, that were new in journals since the last call; None: too many."""
-        with self._lock:
-            return self._journals.take_news()
-
-    def _forget(self) -> None:
-        self.epoch += 1
-        self._frames = FrameReader(self._dir)
-        self._checkpoint = Checkpoint()
-        self._unmatched: frozenset[bytes] = frozenset()
-        self._loaded.clear()
-        self._journals.forget()
-        self._files: Lru[str, FileIndex] = Lru()
-        """Lap and slot files, by name; each weighs as much as it has runs."""
-        self._sure: set[bytes] = set()
-        """In one look: ids with a drop that is known to be durable."""
-        self._unsure: dict[bytes, str] = {}
-        """In one look: ids with a drop that may not be durable, and the journal that has it."""
-
-    # -- asking ----------------------------------------------------------------------------------------------
+    # -- by id -----------------------------------------------------------------------------------------------
 
     def pending(self, ids: Iterable[bytes]) -> set[bytes]:
         """Return, of these ids, those that are pending. Cost: about 50 µs, and the reading of what is new."""
-        return self._look(ids, lambda places, _: set(places), set)
+        wanted = _sorted(ids)
+        return self._look(lambda memory: set(memory.places(wanted)), wanted)
 
     def find(self, ids: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return, of these ids, those that are pending, with their packed puts. Cost: also a frame for each."""
-        return self._look(ids, self._read_puts, lambda found: found)
+        return self.look(ids)[0]
 
     def look(self, ids: Iterable[bytes]) -> tuple[dict[bytes, bytes], set[str] | None]:
         """Return what `find` does, and the journals to flush before the other ids count as ended.
 
         None instead of the journals stands for all of them.
         """
-        return self._look(
-            ids,
-            lambda places, handles: (
-                self._read_puts(places, handles),
-                {name for id_, name in self._unsure.items() if id_ not in self._sure},
-            ),
-            lambda found: (found, None),
-        )
+        wanted = _sorted(ids)
+        return self._look(lambda memory: memory.find(wanted), wanted)
 
-    def _look(
-        self,
-        ids: Iterable[bytes],
-        answer: Callable[[Places, Handles], T],
-        answer_of: Callable[[dict[bytes, bytes]], T],
-    ) -> T:
-        wanted = sorted(i for i in set(ids) if i < ID_LIMIT)
-        handles = Handles(self._dir)
-        try:
-            with one_call(self._lock, self._dir.path):
-                for _ in range(_TRIES):
-                    self._renew()
-                    if self._checkpoint.doubt:
-                        break
+    # -- walks and counts ------------------------------------------------------------------------------------
+
+    def first(self, which: Filter, limit: int | None) -> list[bytes] | None:
+        """Return the packed puts of these messages, the first `limit`; None where a walk has to find them.
+
+        The messages that are due first are remembered, from the second call on or with a small limit.
+        """
+        if not self._is_worth_it(limit):
+            return None
+        return self._look(lambda memory: memory.first(which, limit))
+
+    def stats(self) -> Stats:
+        """Count the pending messages, and their bytes on disk. The counts are remembered from the second call on."""
+        if self._is_worth_it():
+            stats = self._look(Memory.stats)
+            if stats is not None:
+                return stats
+        with self.snapshot() as snapshot:
+            return stats_of(self._dir, snapshot)
+
+    def snapshot(self) -> Snapshot:
+        """Take a snapshot to read from after this call. The caller closes it."""
+        if not self._is_worth_it():
+            return Snapshot(self._dir)
+        return self._look(Memory.snapshot)
+
+    def _is_worth_it(self, limit: int | None = None) -> bool:
+        """Return whether to remember what the present look reads: a single one costs no memory."""
+        if self._memory is None and not self._is_asked_again and (limit is None or limit > COUNT_MAX):
+            self._is_asked_again = True
+            return False
+        return True
+
+    def _look(self, answer: Callable[[Memory], T], wanted: list[bytes] | None = None) -> T:
+        """Bring the memory up to date and return what `answer` finds in it; for `wanted` ids, without one cut."""
+        with disk_errors(self._dir.path), one_call(self._lock, self._dir.path):
+            memory, self._memory = self._memory or Memory(self._dir), None
+            try:
+                for left in reversed(range(_TRIES)):
                     try:
-                        self._journals.follow(self._checkpoint, wanted, handles)
-                        # A deal that was committed in between has moved messages to files that this look does not read.
-                        if self._frames.are_current():
-                            return answer(self._places(wanted, handles), handles)
-                    except FileNotFoundError:
-                        pass  # a covered or finished file was removed: there is a newer checkpoint
-                    except BaseException:
-                        self._forget()  # an interrupt (Ctrl-C) too may have left it half done
-                        raise
-                self._forget()
-        except OSError as exc:
-            raise disk_error(exc, self._dir.path) from exc
-        finally:
-            handles.close()
-        # Lengths cannot be trusted, or one deal follows the other: a snapshot handles both.
-        with Snapshot(self._dir) as snapshot:
-            return answer_of(snapshot.find(wanted))
+                        memory.catch_up(wanted)
+                        found = answer(memory)
+                        break
+                    except (FileNotFoundError, _Overtaken):  # a covered or finished file was removed
+                        if not left:
+                            raise
+            finally:
+                memory.journals.handles.close()
+            # The lengths of a checkpoint in doubt cannot be trusted a second time.
+            self._memory = None if memory.journals.checkpoint.doubt else memory
+            return found
 
-    # -- the checkpoint --------------------------------------------------------------------------------------
+
+def _sorted(ids: Iterable[bytes]) -> list[bytes]:
+    return sorted(i for i in set(ids) if i < ID_LIMIT)
+
+
+class Memory:
+    """What was read of a wheel. Not thread-safe; a look that fails throws it away."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._dir = directory
+        self.journals = JournalReader(directory)
+        self.loaded = LoadedRuns()
+        self._checkpoint = self.journals.checkpoint
+        self._unmatched: frozenset[bytes] = frozenset()
+        self._frames = FrameReader(directory, self.journals)
+        self._segments: dict[str, FileIndex] = {}
+        self.files: Lru[str, FileIndex] = Lru()
+        """Lap and slot files, by name; each weighs as much as it has runs."""
+        self._front: Front | None = None
+        self._tally: Tally | None = None
+        self._known: Known = {}
+
+    # -- following -------------------------------------------------------------------------------------------
+
+    def catch_up(self, wanted: list[bytes] | None) -> None:
+        """Read what is new; without `wanted` ids, up to one cut of all journals. Raises OSError."""
+        for tail, frame in self.journals.follow(at_one_cut=wanted is None):
+            if self.journals.checkpoint is not self._checkpoint:
+                self._renew()
+            if frame is None:
+                self._take_back(tail)
+            elif not frame.is_seal:
+                self._take(tail, frame, wanted or [])
+        if self.journals.checkpoint is not self._checkpoint:
+            self._renew()
+        if wanted is None and self._front is not None:
+            self._front.is_at_a_cut()
 
     def _renew(self) -> None:
-        """Read the checkpoint if there is a newer one, and forget the indexes that it makes void."""
-        # The one before keeps its inode as checkpoint.old, so the same identity recurs after three deals at the
-        # earliest, all within one tick of the file system's clock.
-        identity = self._disk.identity(layout.CHECKPOINT)
-        if identity is not None and identity == self._frames.checkpoint_identity:
-            return
-        self.epoch += 1
-        self._frames = FrameReader(self._dir)
-        checkpoint = self._dir.checkpoint()
-        for file in list(self._files.values()):
+        """Forget what another checkpoint makes void."""
+        checkpoint = self.journals.checkpoint
+        for file in list(self.files.values()):
             if covered_of(self._dir.settings, checkpoint, file.name) is None:
                 self._drop(file)  # it was removed
-        for file in self._journals.files.values():
-            file.is_blank = False
-        self._checkpoint = checkpoint
-        self._unmatched = frozenset(checkpoint.unmatched)
-        self._frames.checkpoint_identity = identity
+        self._checkpoint, self._unmatched = checkpoint, frozenset(checkpoint.unmatched)
+        self._frames = FrameReader(self._dir, self.journals)
+        self._front = self._tally = None  # a deal may have covered records that were never read here
+
+    def _take(self, tail: Tail, frame: Frame, wanted: list[bytes]) -> None:
+        """Take a new frame of a journal."""
+        file = self._segments.get(tail.name)
+        if file is None:
+            file = self._segments[tail.name] = FileIndex(tail.name, frame.offset, tail=tail)
+        run = file.add(frame)
+        is_few = frame.puts + frame.drops <= _FEW or within(wanted, frame.first, frame.last)
+        if run.puts is None and run.offset == frame.offset and is_few:
+            run.puts = {}
+        if run.puts is not None:
+            self.loaded.hold(run)
+            run.take(frame)
+            if self.loaded.is_full:
+                self.loaded.unload(run)
+        if self._front is not None or self._tally is not None:
+            self._keep_in_step(tail, frame)
+
+    def _keep_in_step(self, tail: Tail, frame: Frame) -> None:
+        """Take a new frame into what is remembered of the pending messages, or forget it."""
+        front, tally = self._front, self._tally
+        self._front = self._tally = None
+        try:
+            ids, drops = ids_of(frame)
+        except Damaged:
+            return
+        puts = list(ids)
+        # An id is given out once: by the writer of the journal, or to a message that the same frame moves. Any other
+        # was given out before (`add`, a backup), and its message may be here already, or may have been dropped.
+        if not are_of(tail.writer, puts) and (not frame.drops or may_repeat(self._dir)):
+            return
+        if front is not None:
+            front.take(frame)
+        if tally is not None:
+            tally.take(puts, drops)
+        self._front, self._tally = front, None if tally is None or tally.is_full else tally
+
+    def _take_back(self, tail: Tail) -> None:
+        """Forget what was read of a journal."""
+        for name in [name for name, file in self._segments.items() if file.tail is tail]:
+            self._unload(self._segments.pop(name))
+        self._front = self._tally = None
 
     def _drop(self, file: FileIndex) -> None:
         """Forget a lap or slot file."""
-        self._files.pop(file.name)
+        self.files.pop(file.name)
         self._unload(file)
 
     def _unload(self, file: FileIndex) -> None:
         for run in file.runs:
-            self._loaded.unload(run)
+            self.loaded.unload(run)
 
-    # -- looking up ------------------------------------------------------------------------------------------
+    # -- walks and counts ------------------------------------------------------------------------------------
 
-    def _places(self, wanted: list[bytes], handles: Handles) -> Places:
+    def snapshot(self) -> Snapshot:
+        """Return a snapshot with files of its own. Raises _Overtaken."""
+        handles = self.journals.pin()
+        if handles is None:
+            raise _Overtaken
+        return Snapshot(self._dir, self.journals, handles)
+
+    def _here(self) -> Snapshot:
+        """Return a snapshot for the present look, with its files."""
+        return Snapshot(self._dir, self.journals, self.journals.handles)
+
+    def _check_current(self) -> None:
+        if not self.journals.is_current():
+            raise _Overtaken
+
+    def first(self, which: Filter, limit: int | None) -> list[bytes] | None:
+        """Return the packed puts of these messages, the first `limit`; None where a walk has to find them."""
+        count = 1 if limit is None else limit
+        if self._front is None or not self._front.has(count):
+            self._front = Front(self._here().puts(), count)
+            self._check_current()
+        return self._front.first(which, limit)
+
+    def stats(self) -> Stats | None:
+        """Count; None where a snapshot has to, because of damage or a message that was written twice."""
+        checkpoint = self._checkpoint
+        if checkpoint.doubt or self.journals.damage:
+            return None
+        tally, self._tally = self._tally, None
+        if tally is None or tally.files != list_laps(self._dir, checkpoint):
+            snapshot = self._here()
+            tally = Tally.of(self._dir, snapshot, self._known)
+            self._check_current()
+            if snapshot.damage:
+                return None
+        sizes: dict[str, int] = {}
+        for part in self.journals.parts():
+            sizes[part.name] = part.end - part.start
+        stats = sizes_of(self._dir, checkpoint, list(sizes.items()))
+        stats.pending, stats.dead = tally.counts(self.has_put)
+        self._tally = None if tally.is_full else tally
+        first = self.first(Filter(), 1)
+        stats.next_due = to_datetime(due_of(first[0][ID])) if first else None
+        stats.damaged += len(self._dir.notes)
+        return stats
+
+    def has_put(self, ids: Iterable[bytes]) -> set[bytes]:
+        """Return, of these ids, those that would be pending if no journal held a drop."""
+        wanted = _sorted(ids)
+        found, dealt, dropped = Places(), Places(), dict.fromkeys(self._unmatched, "")
+        self._search(self._journal_hits(wanted), found, {})
+        left = [i for i in wanted if i not in found]
+        self._search([hit for file, some in self._files_of(left) for hit in file.hits(some)], dealt, dropped)
+        return (found.keys() - self._unmatched) | (dealt.keys() - dropped.keys())
+
+    # -- by id -----------------------------------------------------------------------------------------------
+
+    def places(self, wanted: list[bytes]) -> Places:
         """Return the places of the puts of pending ids."""
+        return self._places(wanted)[0]
+
+    def find(self, wanted: list[bytes]) -> tuple[dict[bytes, bytes], set[str] | None]:
+        """Return the packed puts of pending ids, and the journals with drops that may not be durable; None: all."""
+        places, dropped = self._places(wanted)
+        found: dict[bytes, bytes] = {}
+        by_frame: dict[Place, list[bytes]] = {}
+        for id_, place in places.items():
+            by_frame.setdefault(place, []).append(id_)
+        for place, ids in by_frame.items():
+            frame = self._frames.at(place)
+            if frame is not None:
+                found |= puts_in(frame, ids)
+        if len(found) < len(places):
+            # A file was damaged since, or removed by hand. There may be another copy.
+            found |= self._here().find(i for i in places if i not in found)
+        return found, None if self._checkpoint.doubt else {name for name in dropped.values() if name}
+
+    def _journal_hits(self, wanted: list[bytes]) -> Hits:
+        return [hit for file in self._segments.values() for hit in file.hits(wanted)]
+
+    def _places(self, wanted: list[bytes]) -> tuple[Places, dict[bytes, str]]:
+        """Return the places of the puts of pending ids, and the dropped ids, each with the journal to flush for it."""
         places: Places = {}
-        dropped = {i for i in wanted if i in self._unmatched} if self._unmatched else set()
-        self._sure, self._unsure = set(dropped), {}
-        hits = self._journals.hits(wanted)
-        self._search(hits, places, dropped, handles)
+        dropped = dict.fromkeys(self._unmatched.intersection(wanted), "") if self._unmatched else {}
+        self._search(self._journal_hits(wanted), places, dropped)
         left = [i for i in wanted if i not in dropped] if dropped else wanted
-        hits = [hit for file, ids in self._files_of(left, handles) for hit in file.hits(ids)]
-        self._search(hits, places, dropped, handles)
+        self._search([hit for file, ids in self._files_of(left) for hit in file.hits(ids)], places, dropped)
         for id_ in dropped:
             places.pop(id_, None)
-        return places
+        return places, dropped
 
-    def _search(self, hits: Hits, places: Places, dropped: set[bytes], handles: Handles) -> None:
+    def _search(self, hits: Hits, places: Places, dropped: dict[bytes, str]) -> None:
         """Search for ids in the runs that may hold them."""
         needs = 0
         for run, ids in hits:
             if run.puts is None:
                 needs = needs or sum(run.records for run, _ in hits)
                 # More than fits: to load one would only remove another that this same look needs.
-                if needs > self._loaded.most or (len(ids) <= _FEW and not self._loaded.is_worth_loading(run)):
-                    self._search_frames(run, ids, places, dropped, handles)
+                if needs > self.loaded.most or (len(ids) <= _FEW and not self.loaded.is_worth_loading(run)):
+                    self._search_frames(run, ids, places, dropped)
                     continue
-                self._loaded.load(run, list(self._frames.of(run, handles)))
+                self.loaded.load(run, list(self._frames.of(run)))
             else:
-                self._loaded.use(run)
+                self.loaded.use(run)
             puts, drops = run.puts, run.drops
             if puts:
                 places.update([(i, (run.name, puts[i])) for i in ids if i in puts])
             if drops and not drops.isdisjoint(ids):
                 self._drop_ids(run, drops.intersection(ids), dropped)
 
-    def _search_frames(
-        self, run: FrameRun, ids: list[bytes], places: Places, dropped: set[bytes], handles: Handles
-    ) -> None:
+    def _search_frames(self, run: FrameRun, ids: list[bytes], places: Places, dropped: dict[bytes, str]) -> None:
         """Search for ids in a run's frames, and remember nothing."""
-        for frame in self._frames.of(run, handles, lo=ids[0], hi=id_after(ids[-1])):
+        for frame in self._frames.of(run, lo=ids[0], hi=id_after(ids[-1])):
             among = within(ids, frame.first, frame.last)
             if not among or (len(among) <= _FEW and not any(i in frame.body for i in among)):
                 continue
@@ -240,17 +357,20 @@ class Finder:
             places.update(dict.fromkeys(set(puts).intersection(among), (run.name, frame.offset)))
             self._drop_ids(run, set(drops).intersection(among), dropped)
 
-    def _drop_ids(self, run: FrameRun, ids: set[bytes], dropped: set[bytes]) -> None:
-        """Note the drops that a run holds, and whether they are durable."""
-        dropped.update(ids)
-        if self._journals.is_durable(run.name, run.number):
-            self._sure.update(ids)
-        else:
-            self._unsure.update(dict.fromkeys(ids, run.name))
+    def _drop_ids(self, run: FrameRun, ids: set[bytes], dropped: dict[bytes, str]) -> None:
+        """Note the drops that a run holds, and the journal to flush where they may not be durable."""
+        journal = self._segments.get(run.name)
+        # A drop is durable once it is dealt (D2), and once a later frame or the seal says so.
+        is_sure = journal is None or journal.tail is None or run.number <= journal.tail.synced  # mutant: key-drops-sure
+        for id_ in ids:
+            if is_sure:
+                dropped[id_] = ""
+            else:
+                dropped.setdefault(id_, run.name)
 
-    # -- files -----------------------------------------------------------------------------------------------
+    # -- lap and slot files ----------------------------------------------------------------------------------
 
-    def _files_of(self, wanted: list[bytes], handles: Handles) -> Iterator[tuple[FileIndex, list[bytes]]]:
+    def _files_of(self, wanted: list[bytes]) -> Iterator[tuple[FileIndex, list[bytes]]]:
         """Yield the lap and slot files that may hold these ids, each with those ids."""
         slots, laps = self._checkpoint.slots, self._checkpoint.laps
         lap_of = self._dir.settings.lap_of
@@ -263,50 +383,35 @@ class Finder:
             if lap_of(second) in laps:
                 by_lap.setdefault(lap_of(second), []).append(id_)
         for second, ids in by_slot.items():
-            yield self._file(slot_file(self._dir.settings, second, slots[second]), handles), ids
+            for slot in slot_files(self._dir.settings, second, slots[second]):
+                yield self._file(slot), ids
         for lap, ids in by_lap.items():
-            yield self._file(lap_file(self._dir.settings, lap, laps[lap]), handles), ids
+            for file in lap_files(self._dir.settings, lap, laps[lap]):
+                yield self._file(file), ids
 
-    def _file(self, of: File, handles: Handles) -> FileIndex:
+    def _file(self, of: File) -> FileIndex:
         """Return the index of a file up to its covered length."""
         name, length = of.name, of.end
-        file = self._files.get(name) or FileIndex(name, run_bytes=FRAME_BYTES)
+        file = self.files.get(name) or FileIndex(name, run_bytes=FRAME_BYTES)
         if file.pos < length:
-            file = self._list_frames(file, length, handles)
-        self._files.put(name, file, len(file.runs))
-        for other in self._files.shrink(RUNS_MAX):
+            file = self._list_frames(file, length)
+        self.files.put(name, file, len(file.runs))
+        for other in self.files.shrink(RUNS_MAX):
             self._unload(other)
         return file
 
-    def _list_frames(self, file: FileIndex, length: int, handles: Handles) -> FileIndex:
-        fd = self._frames.fd_of(file.name, handles)
+    def _list_frames(self, file: FileIndex, length: int) -> FileIndex:
+        fd = self._frames.fd_of(file.name)
         if fd is None:
             return FileIndex(file.name, run_bytes=FRAME_BYTES)
-        start, end = file.pos, min(length, self._disk.size(fd))
-        for item in scan(self._disk, fd, start, end, self._dir.seed(file.name), headers=True):
+        disk = self._dir.disk
+        start, end = file.pos, min(length, disk.size(fd))
+        for item in scan(disk, fd, start, end, self._dir.seed(file.name), headers=True):
             if isinstance(item, Frame):
-                self._loaded.unload(file.add(item))
+                self.loaded.unload(file.add(item))
             elif start:
                 # Damage, or another file: start again.
                 self._drop(file)
-                return self._list_frames(FileIndex(file.name, run_bytes=FRAME_BYTES), length, handles)
+                return self._list_frames(FileIndex(file.name, run_bytes=FRAME_BYTES), length)
         file.pos = length
         return file
-
-    # -- puts ------------------------------------------------------------------------------------------------
-
-    def _read_puts(self, places: Places, handles: Handles) -> dict[bytes, bytes]:
-        """Read the puts of ids that are pending."""
-        by_frame: dict[Place, list[bytes]] = {}
-        for id_, place in places.items():
-            by_frame.setdefault(place, []).append(id_)
-        found: dict[bytes, bytes] = {}
-        for place, ids in by_frame.items():
-            frame = self._frames.at(place, handles)
-            if frame is not None:
-                found |= puts_in(frame, ids)
-        if len(found) < len(places):
-            # A file was damaged since, or removed by hand. There may be another copy.
-            with Snapshot(self._dir) as snapshot:
-                found |= snapshot.find(i for i in places if i not in found)
-        return found

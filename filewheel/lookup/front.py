@@ -1,93 +1,94 @@
-"""The messages of a wheel that are due first, remembered between calls and kept in step with the journals.
+"""The messages of a wheel that are due first, kept in step with the journals.
 
-A walk finds the first pending messages, and the id above which nothing is known: the horizon. After that, only the
-records that journals gain below the horizon are added and removed, as the finder reads them. Another checkpoint makes
-all of it void, because a deal may have covered records that the finder never read.
-Invariant: below the horizon exactly the pending messages are known.
+A walk finds the first pending messages, and the id above which nothing is known: the horizon. After that, the frames
+that journals gain are taken one by one, and only their records below the horizon count.
+Invariant: at a cut of the journals, exactly the pending messages below the horizon are known.
 """
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_left
+from bisect import bisect_left, insort
+from collections.abc import Iterable
 
-from filewheel.disk.directory import Directory
-from filewheel.disk.threads import one_call
-from filewheel.format.record import ID
-from filewheel.lookup.finder import Finder
-from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
+from filewheel.format.frame import Frame
+from filewheel.format.record import ID, readable_records
+from filewheel.lookup.snapshot import DEAD_FLOOR, Filter
 from filewheel.message import id_after
 
 COUNT_MAX = 256
-"""More than this is not answered from here."""
+"""A look for at most so many is remembered at once, others from a handle's second look on."""
 PUTS_MAX = 4096
 BYTES_MAX = 4 << 20
 """How much is remembered at most, but no fewer than were asked for."""
-_TRIES = 4
 
 
 class Front:
-    """The first messages of a wheel. Thread-safe. Needs no closing."""
+    """The first messages of a wheel. Not thread-safe."""
 
-    def __init__(self, directory: Directory, finder: Finder) -> None:
-        self._dir = directory
-        self._finder = finder
-        self._lock = threading.RLock()
+    def __init__(self, puts: Iterable[bytes], count: int) -> None:
+        """Take the first of all pending puts; `count` of them are wanted."""
         self._puts: dict[bytes, bytes] = {}
-        self._ids: list[bytes] = []
-        """The same, in order."""
+        self._bytes = 0
+        self._count = count
+        self._horizon = DEAD_FLOOR
         self._gone: set[bytes] = set()
-        """Dropped ids: the put may be read later, from another journal."""
-        self._horizon = b""
-        self._epoch = -1
-
-    def first(self, count: int, below: bytes = DEAD_FLOOR) -> list[bytes] | None:
-        """Return the first `count` pending puts below an id; None where a walk has to find them.
-
-        Cost: a look of the finder; after a new checkpoint, or when no known message is left, a walk.
-
-        Raises Reentered.
-        """
-        with one_call(self._lock, self._dir.path):
-            for _ in range(_TRIES):
-                if not self._finder.follow():
-                    return None
-                self._catch_up()
-                if self._epoch == self._finder.epoch and (len(self._ids) >= count or self._horizon >= DEAD_FLOOR):
-                    first = self._ids[:count]
-                    return [self._puts[i] for i in first[: bisect_left(first, below)]]
-                self._learn(count)
-        return None
-
-    def _learn(self, count: int) -> None:
-        """Walk to the first messages."""
-        self._epoch = self._finder.epoch
-        self._finder.watch(DEAD_FLOOR)  # from now on, new records are news, found by the walk, or both
-        self._finder.take_news()
-        self._puts, self._gone, self._horizon = {}, set(), DEAD_FLOOR
-        size = 0
-        with Snapshot(self._dir) as snapshot:
-            for put in snapshot.puts():
-                self._puts[put[ID]] = put
-                size += len(put)
-                if len(self._puts) >= max(count, PUTS_MAX) or (size > BYTES_MAX and len(self._puts) >= count):
-                    self._horizon = id_after(put[ID])
-                    break
+        """Dropped ids since the last cut: the put may be read later, from another journal."""
+        for put in puts:
+            self._puts[put[ID]] = put
+            self._bytes += len(put)
+            if self._is_over(PUTS_MAX, BYTES_MAX):
+                self._horizon = id_after(put[ID])
+                break
         self._ids = list(self._puts)
-        self._finder.watch(self._horizon)
+        """The same, in order."""
 
-    def _catch_up(self) -> None:
-        """Add the new records of the journals."""
-        news = self._finder.take_news()
-        if news is None:
-            self._epoch = -1  # it was too much to remember
+    def _is_over(self, puts: int, size: int) -> bool:
+        return len(self._puts) >= max(puts, self._count) or (self._bytes > size and len(self._puts) >= self._count)
+
+    def has(self, count: int) -> bool:
+        """Return whether the first `count` messages are known, or all there are."""
+        return len(self._ids) >= count or self._horizon >= DEAD_FLOOR
+
+    def first(self, which: Filter, limit: int | None) -> list[bytes] | None:
+        """Return the packed puts of these messages, the first `limit`; None where more of them may be on disk."""
+        found: list[bytes] = []
+        if limit == 0:
+            return found
+        for id_ in self._ids[bisect_left(self._ids, which.lo) : bisect_left(self._ids, which.hi)]:
+            put = self._puts[id_]
+            if which.fits(put):
+                found.append(put)
+                if len(found) == limit:
+                    return found
+        return found if which.hi <= self._horizon else None
+
+    def take(self, frame: Frame) -> None:
+        """Take a new frame of a journal, whose puts have new ids."""
+        if frame.first >= self._horizon:
             return
-        puts, drops = news
-        self._gone.update(drops)
-        new = {put[ID]: put for put in puts if put[ID] < self._horizon}
-        if not new and not drops:
-            return
-        self._puts = {i: put for i, put in (self._puts | new).items() if i not in self._gone}
-        self._ids = sorted(self._puts)
-        if len(self._ids) + len(self._gone) > 4 * PUTS_MAX or sum(map(len, new.values())) > BYTES_MAX:
-            self._epoch = -1
+        puts, drops = readable_records(frame)
+        for drop in drops:
+            id_ = drop[ID]
+            if id_ in self._puts:
+                self._bytes -= len(self._puts.pop(id_))
+                del self._ids[bisect_left(self._ids, id_)]
+            else:
+                self._gone.add(id_)
+        for put in puts:
+            id_ = put[ID]
+            if id_ < self._horizon and id_ not in self._gone and id_ not in self._puts:
+                self._puts[id_] = put
+                self._bytes += len(put)
+                insort(self._ids, id_)
+        if self._is_over(2 * PUTS_MAX, 2 * BYTES_MAX):
+            self._shrink()
+
+    def _shrink(self) -> None:
+        """Forget the latest messages, and lower the horizon to them."""
+        while self._is_over(PUTS_MAX, BYTES_MAX) and len(self._ids) > self._count:
+            self._horizon = self._ids.pop()
+            self._bytes -= len(self._puts.pop(self._horizon))
+
+    def is_at_a_cut(self) -> None:
+        """Note that all journals were read up to one cut: a put that is read from now on is newer than each drop."""
+        self._gone.clear()

@@ -5,7 +5,7 @@ taken together into runs, so that a journal of single messages costs no more tha
 range of ids. Its ids are read when they are first wanted, and may be forgotten again, since the file has them.
 
 `FrameReader` reads the files that one checkpoint names, and the journals above it. A file that is missing under a newer
-checkpoint was covered or finished, and the search starts again. A file that is missing under the same checkpoint was
+checkpoint was covered or finished, and the look starts again. A file that is missing under the same checkpoint was
 removed by hand, and its messages are not found. The last read frames are kept, up to `RECENT_BYTES`, because messages
 that are wanted together are often stored together.
 Invariants: the facts about a run come from frames that verified, and its range covers every id in it. `FrameReader`
@@ -22,10 +22,10 @@ import msgpack
 
 from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged
-from filewheel.format import layout
 from filewheel.format.frame import SMALL_BLOCK, Frame, scan
 from filewheel.format.record import DROP_PREFIX, ID, PUT_PREFIX, readable_records, records_of
-from filewheel.journal.tail import Handles
+from filewheel.journal.reader import JournalReader
+from filewheel.journal.tail import Tail
 from filewheel.lookup.lru import Lru
 from filewheel.message import ID_LIMIT
 from filewheel.native import compiled
@@ -146,29 +146,20 @@ class LoadedRuns:
 
 
 class FileIndex:
-    """The index of one file, from `start` up to `pos`."""
+    """The index of one file, up to `pos`."""
 
-    def __init__(self, name: str, start: int = 0, *, run_bytes: int = RUN_BYTES) -> None:
-        """`run_bytes` is how much is read at once to learn the ids in it."""
+    def __init__(self, name: str, start: int = 0, *, run_bytes: int = RUN_BYTES, tail: Tail | None = None) -> None:
+        """`run_bytes` is how much is read at once to learn the ids in it; `tail` reads it, if it is a journal's."""
         self.name = name
         self._run_bytes = run_bytes
-        self.start = start
+        self.tail = tail
         self.pos = start
-        """Everything below has been read, or stepped over for good."""
+        """Everything below has been read."""
         self.runs: list[FrameRun] = []
-        self.is_blank = False
-        """Of a journal: the bytes above `pos` were blank to the end when they were last read."""
-        self.synced = 0
-        """Of a journal: the last frame that a later one says was durable."""
-        self.is_sealed = False
-        """Of a journal: its writer has ended it."""
-        self.has_gaps = False
-        """Of a journal: something was stepped over."""
 
     def add(self, frame: Frame) -> FrameRun:
         """Add the next frame; return the run that holds it."""
         self.pos = frame.end
-        self.synced = max(self.synced, frame.synced)
         records = frame.puts + frame.drops
         run = self.runs[-1] if self.runs else None
         if run is None or run.records + records > RUN_RECORDS or frame.end - run.offset > self._run_bytes:
@@ -264,55 +255,48 @@ Place = tuple[str, int]
 
 
 class FrameReader:
-    """Reads frames under one checkpoint. Opens files only through the handles that it is given."""
+    """Reads frames under one checkpoint. Opens files only through the handles of the present look."""
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: Directory, journals: JournalReader) -> None:
         self._dir = directory
         self._disk = directory.disk
+        self._journals = journals
         self._recent: Lru[Place, Frame] = Lru()
         """Those read last."""
-        self.checkpoint_identity: tuple[int, int, int] | None = None
-        """The identity of the checkpoint that names the files; None while it is not known."""
 
-    def are_current(self) -> bool:
-        """Return whether the checkpoint is the same still."""
-        return self._disk.identity(layout.CHECKPOINT) == self.checkpoint_identity
-
-    def fd_of(self, name: str, handles: Handles) -> int | None:
+    def fd_of(self, name: str) -> int | None:
         """Return an open file; None when it has gone though the checkpoint is the same: by hand.
 
         Raises FileNotFoundError when there is another checkpoint.
         """
         try:
-            return handles.get(name)
+            return self._journals.handles.get(name)
         except FileNotFoundError:
-            if not self.are_current():
+            if not self._journals.is_current():
                 raise
             return None
 
-    def of(
-        self, run: FrameRun, handles: Handles, *, lo: bytes | None = None, hi: bytes | None = None
-    ) -> Iterator[Frame]:
+    def of(self, run: FrameRun, *, lo: bytes | None = None, hi: bytes | None = None) -> Iterator[Frame]:
         """Yield a run's frames, those that verify; only those that may hold an id from `lo` to below `hi`."""
-        fd = self.fd_of(run.name, handles)
+        fd = self.fd_of(run.name)
         if fd is not None:
             end = min(run.end, self._disk.size(fd))
             for item in scan(self._disk, fd, run.offset, end, self._dir.seed(run.name), lo=lo, hi=hi):
                 if isinstance(item, Frame):
                     yield item
 
-    def at(self, place: Place, handles: Handles) -> Frame | None:
+    def at(self, place: Place) -> Frame | None:
         """Return the frame at a place; None when it cannot be read any more."""
         frame = self._recent.get(place)
         if frame is None:
-            frame = self._read(*place, handles)
+            frame = self._read(*place)
             if frame is not None and len(frame.body) <= RECENT_BYTES:
                 self._recent.put(place, frame, len(frame.body))
                 self._recent.shrink(RECENT_BYTES)
         return frame
 
-    def _read(self, name: str, offset: int, handles: Handles) -> Frame | None:
-        fd = self.fd_of(name, handles)
+    def _read(self, name: str, offset: int) -> Frame | None:
+        fd = self.fd_of(name)
         if fd is None:
             return None
         size = self._disk.size(fd)

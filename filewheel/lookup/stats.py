@@ -74,13 +74,14 @@ class Histogram:
     """Due at or after the last edge; dead letters are not counted."""
 
 
-class _Counter:
+class Counter:
     """Counts the pending ids of a snapshot, file by file, with the memory of the undealt journals and one window."""
 
     def __init__(self, directory: Directory, snapshot: Snapshot, known: Known | None = None) -> None:
+        """`known` saves the reading of unchanged files, and is updated by `count`."""
         self._dir = directory
         self._snapshot = snapshot
-        self._known: Known = known or {}
+        self._known: Known = {} if known is None else known
         self.learnt: Known = {}
         """Files that were counted id by id although no journal has records for them."""
         # Read after the snapshot: the mark is durable before the wheel holds anything twice.
@@ -94,11 +95,35 @@ class _Counter:
                 drops.update([r[ID] for r in dropped])
         self._loose = sorted(puts - drops)
         """Pending ids in the journals; those of a file's time are counted with a file that is read."""
+        self.drops = drops
+        """The ids that a journal or the checkpoint drops."""
         self._drops = sorted(drops)
         checkpoint, lap_of = snapshot.checkpoint, directory.settings.lap_of
         self._both = checkpoint.laps.keys() & {lap_of(second) for second in checkpoint.slots}
         """Laps with a file and slots, because one of them was missing: counted as one."""
         self.spans = [s for s in spans_of(directory, checkpoint) if not self._is_counted_with_lap(s)]
+
+    def count(self) -> tuple[int, int]:
+        """Count the pending messages, and the dead letters. Keep what was learnt for the next count."""
+        pending = dead = 0
+        for span in self.spans:
+            if span.floor < DEAD_FLOOR < self.ceil(span):
+                for id_ in self.ids(span):
+                    pending += id_ < DEAD_FLOOR
+                    dead += id_ >= DEAD_FLOOR
+                continue
+            count = self.simple(span)
+            if count is None:
+                count = self.read(span)
+            if span.floor >= DEAD_FLOOR:
+                dead += count
+            else:
+                pending += count
+        self._known.clear()
+        self._known.update(self.learnt)
+        rest = self.rest()
+        at = bisect_left(rest, DEAD_FLOOR)
+        return pending + at, dead + len(rest) - at
 
     def simple(self, span: Span) -> int | None:
         """Count a file's messages by its headers; None when it must be read."""
@@ -177,7 +202,7 @@ def _overlap(ranges: list[tuple[bytes, bytes]]) -> bool:
 def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:
     """Count a snapshot. Cost: a header for each frame of the laps, and the undealt journals whole."""
     stats = sizes_of(directory, snapshot.checkpoint, [(s.name, s.end - s.start) for s in snapshot.journals])
-    stats.pending, stats.dead = counts_of(directory, snapshot)
+    stats.pending, stats.dead = Counter(directory, snapshot).count()
     first = snapshot.first()
     stats.next_due = None if first is None else to_datetime(due_of(first[ID]))
     stats.damaged += len(snapshot.problems())
@@ -207,42 +232,11 @@ def sizes_of(directory: Directory, checkpoint: Checkpoint, journals: Sequence[tu
     )
 
 
-def counts_of(directory: Directory, snapshot: Snapshot, known: Known | None = None) -> tuple[int, int]:
-    """Count the pending messages of a snapshot, and the dead letters.
-
-    `known` saves the reading of unchanged files, and is updated.
-    """
-    counter = _Counter(directory, snapshot, known)
-    pending = dead = 0
-    for span in counter.spans:
-        mixed = span.floor < DEAD_FLOOR < counter.ceil(span)
-        if mixed:
-            for id_ in counter.ids(span):
-                if id_ < DEAD_FLOOR:
-                    pending += 1
-                else:
-                    dead += 1
-            continue
-        count = counter.simple(span)
-        if count is None:
-            count = counter.read(span)
-        if span.floor >= DEAD_FLOOR:
-            dead += count
-        else:
-            pending += count
-    if known is not None:
-        known.clear()
-        known.update(counter.learnt)
-    rest = counter.rest()
-    at = bisect_left(rest, DEAD_FLOOR)
-    return pending + at, dead + len(rest) - at
-
-
 def histogram_of(directory: Directory, snapshot: Snapshot, edges_us: Sequence[int]) -> Histogram:
     """Count a snapshot by due time. A file between two edges is counted whole."""
     edges = list(edges_us)
     counts = [0] * (len(edges) + 1)  # before, between, after
-    counter = _Counter(directory, snapshot)
+    counter = Counter(directory, snapshot)
     for span in counter.spans:
         if span.floor >= DEAD_FLOOR:
             continue

@@ -12,7 +12,7 @@ from itertools import islice
 
 from filewheel.errors import Damaged
 from filewheel.format.record import unpack_put
-from filewheel.lookup.snapshot import bounds
+from filewheel.lookup.snapshot import Filter
 from filewheel.message import ARGS, SCHEDULE, Message, MessageId
 from filewheel.reader import Reader
 from filewheel.schedules.occurrences import only_a_scheduler_fires
@@ -38,7 +38,8 @@ def first_call(wheel: Reader, limit: int) -> Message | None:
 def count_calls(wheel: Reader, before: datetime | float) -> int:
     """Count the calls that are due before a time. Cost: reads every message that is due before it."""
     with wheel.snapshot() as snapshot:
-        return sum(1 for _ in _calls(snapshot.puts(*bounds(None, before, dead=False))))
+        which = Filter.of(before=before)
+        return sum(1 for _ in _calls(snapshot.puts(which.lo, which.hi)))
 
 
 def calls_among(wheel: Reader, ids: Iterable[MessageId]) -> dict[MessageId, Message]:

@@ -19,7 +19,8 @@ from filewheel.checks import check_function, shown
 from filewheel.errors import BadArgument
 from filewheel.format.limits import check_message
 from filewheel.format.settings import PAYLOAD_BYTES_LIMIT
-from filewheel.message import DEAD_US, DUE_END_US, ID_END, ID_MIN, WRITER_BITS, Message, MessageId, to_datetime
+from filewheel.lookup.snapshot import Filter
+from filewheel.message import DEAD_US, DUE_END_US, ID_END, WRITER_BITS, Message, MessageId, to_datetime
 from filewheel.reader import Reader
 from filewheel.timespec import check_due
 
@@ -130,7 +131,7 @@ def dump(wheel: Reader, on_unreadable: Callable[[str, str], object] | None = Non
         check_function("on_unreadable", on_unreadable)
     # One snapshot: with two, a dead letter revived in between could be missed.
     with wheel.snapshot() as snapshot:
-        yield from snapshot.messages(ID_MIN, ID_END)
+        yield from snapshot.messages(Filter(hi=ID_END))
         if on_unreadable is not None:
             for damage in snapshot.problems():
                 on_unreadable(damage.name, f"{damage.reason} at offset {damage.offset}")

@@ -12,7 +12,7 @@ from tests.crash.campaign import Campaign
 MODULES: list[str] = [
     "mutant", "fault", "sweep", "fault_cli", "kill", "scheduler", "cut", "full", "flip", "tools", "fuzz", "foreign",
     "clock", "zones", "replicas", "cut_sets", "admins", "pairs", "pairs_scheduler",
-    "cancels", "model", "model_sets", "model_kafka", "schedule_kafka", "kafka_cluster",
+    "cancels", "movers", "model", "model_sets", "model_kafka", "schedule_kafka", "kafka_cluster",
 ]  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""Looks at a wheel: by id, walks, counts; what a handle remembers of them."""

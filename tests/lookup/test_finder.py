@@ -25,7 +25,7 @@ from filewheel.format.frame import Frame, scan
 from filewheel.format.record import ID, PUT_PREFIX, pack_drop, pack_message, records_of, unpack_put
 from filewheel.journal.journal import Journal
 from filewheel.laps.deal import Deal
-from filewheel.lookup.finder import Finder
+from filewheel.lookup.finder import Finder, Memory
 from filewheel.lookup.lru import Lru
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import US_PER_S
@@ -55,6 +55,12 @@ def look(finder: Finder, ids: Iterable[bytes]) -> list[bytes]:
         assert found == snapshot.find(wanted)
     assert finder.pending(wanted) == found.keys()
     return sorted(unpack_put(put).payload for put in found.values())
+
+
+def memory_of(finder: Finder) -> Memory:
+    """Return what a finder remembers."""
+    assert finder._memory is not None
+    return finder._memory
 
 
 def deal(wheel_dir: Path, clock: FakeClock, *, spread: bool = False) -> None:
@@ -145,7 +151,8 @@ def test_a_file_that_grows_while_it_is_known(wheel_dir: Path, wheel: Wheel, find
         for _ in range(3):  # what is wanted a second time is indexed
             assert len(look(finder, ids)) == 3 * (i + 1)
             assert look(finder, ids[-1:]) == [b"%d" % i]
-        assert finder._loaded.ids == sum(run.records for run in finder._loaded) > 0
+        loaded = memory_of(finder).loaded
+        assert loaded.ids == sum(run.records for run in loaded) > 0
 
 
 def test_a_lap_that_is_opened_into_seconds_between_two_looks(
@@ -344,11 +351,12 @@ def test_over_its_limit_an_index_still_answers_and_does_not_grow(
             ids += wheel.enqueue_many([b"x"] * batch, delay=[i * 90.0 + k for k in range(batch)])
             assert len(look(finder, ids[-1:])) == 1
         assert len(look(finder, ids)) == len(ids)
-        assert finder._loaded.ids <= 20
+        memory = memory_of(finder)
+        assert memory.loaded.ids <= 20
         assert [len(look(finder, [i])) for i in ids[::7]] == [1] * len(ids[::7])
-        assert finder._loaded.ids == sum(r.records for r in finder._loaded) <= 20
-        assert finder._files.weight == sum(len(f.runs) for f in finder._files.values())
-        assert len(finder._files) <= 3
+        assert memory.loaded.ids == sum(r.records for r in memory.loaded) <= 20
+        assert memory.files.weight == sum(len(f.runs) for f in memory.files.values())
+        assert len(memory.files) <= 3
         gone = ids[round_::9]
         assert wheel.cancel_many(gone) == set(gone)
         ids = [i for i in ids if i not in gone]
@@ -357,7 +365,7 @@ def test_over_its_limit_an_index_still_answers_and_does_not_grow(
         assert len(look(finder, ids)) == len(ids)
         assert look(finder, gone) == []
     finder.forget()
-    assert not list(finder._loaded)
+    assert finder._memory is None
     assert len(look(finder, ids)) == len(ids)
 
 
@@ -366,7 +374,7 @@ def test_a_closed_handle_holds_nothing_and_finds_nothing(wheel_dir: Path) -> Non
     id_ = wheel.enqueue(b"x", delay=60)
     assert wheel.get(id_)
     wheel.close()
-    assert not list(wheel._finder._loaded)
+    assert wheel._finder._memory is None
     for call in (wheel.get, wheel.cancel):
         with pytest.raises(Closed):
             call(id_)
@@ -484,7 +492,7 @@ def test_a_frame_that_is_half_written_is_found_when_it_is_whole(
         assert len(look(finder, ids)) == n + 1
 
 
-@pytest.mark.parametrize("reads", [1, 2, 3])
+@pytest.mark.parametrize("reads", [1, 2])
 def test_a_frame_of_which_a_look_saw_only_a_part_is_not_passed_by(
     wheel_dir: Path, wheel: Wheel, finder: Finder, monkeypatch: pytest.MonkeyPatch, reads: int
 ) -> None:
@@ -542,7 +550,7 @@ def test_a_put_of_which_the_frame_was_damaged_since_is_taken_from_elsewhere(
         again.append([pack_message(message)], 1)
         for _ in range(3):
             assert look(finder, [id_]) == [b"x"]
-    finder._frames._recent = Lru()
+    memory_of(finder)._frames._recent = Lru()
     (lap,) = (wheel_dir / "laps").glob("*.lap")
     data = bytearray(lap.read_bytes())
     data[80] ^= 1
@@ -801,9 +809,10 @@ class Anything(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_right(self) -> None:
-        finder = self.finder
-        assert finder._loaded.ids == sum(run.records for run in finder._loaded) <= filewheel.lookup.index.IDS_MAX
-        assert finder._files.weight == sum(len(file.runs) for file in finder._files.values())
+        memory = self.finder._memory
+        if memory is not None:
+            assert memory.loaded.ids == sum(run.records for run in memory.loaded) <= filewheel.lookup.index.IDS_MAX
+            assert memory.files.weight == sum(len(file.runs) for file in memory.files.values())
 
     def teardown(self) -> None:
         look(self.finder, self.ids)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from filewheel import AsyncWheel, Keeper, Wheel
+from filewheel import AsyncWheel, Keeper, Message, MessageId, Wheel
+from filewheel.format.frame import Frame
+from filewheel.format.record import CANCELLED, ID, pack_drop, pack_message
 from filewheel.laps.deal import Deal
 from filewheel.lookup import front
-from filewheel.lookup.snapshot import DEAD_FLOOR
+from filewheel.lookup.front import Front
+from filewheel.lookup.snapshot import Filter
 from filewheel.message import US_PER_S
 from tests.support import FakeClock
 
@@ -24,7 +28,7 @@ def walked(wheel: Wheel, count: int) -> list[bytes]:
 
 def first(wheel: Wheel, count: int) -> list[bytes]:
     """Return what is remembered; it must be, here."""
-    assert wheel._front.first(count) is not None
+    assert wheel._finder.first(Filter(), count) is not None
     return [m.id for m in wheel.peek(count)]
 
 
@@ -101,30 +105,86 @@ def test_what_was_enqueued_and_dealt_between_two_looks_is_seen(wheel_dir: Path, 
         assert [m.payload for m in wheel.peek()] == [b"early"]
 
 
-def test_a_cancel_that_is_read_before_its_message_counts(wheel: Wheel) -> None:
-    known = wheel.enqueue(b"known", delay=50)
-    assert first(wheel, 1) == [known]
-    id_ = wheel.enqueue(b"x", delay=10)
-    (put,) = wheel._finder.find([id_]).values()
-    wheel._front.first(1)
-    finder = wheel._finder
-    # As where the journal with the drop is listed before the one with the put.
-    finder._journals._news = [], [id_]
-    assert first(wheel, 1) == [known]
-    finder._journals._news = [put], []
-    assert first(wheel, 1) == [known]
+def test_a_cancel_that_is_read_before_its_message_counts() -> None:
+    """As where the journal with the drop is listed before the one with the put, and no cut lies between the two."""
+    known, gone = (pack_message(Message(MessageId.make(us, 3, us), b"x")) for us in (50, 10))
+    front = Front([known], 1)
+    drop = pack_drop(gone[ID], CANCELLED)
+    front.take(Frame(0, 0, 1, 0, 0, 1, gone[ID], gone[ID], drop))
+    front.take(Frame(0, 0, 1, 0, 1, 0, gone[ID], gone[ID], gone))
+    assert front.first(Filter(), None) == [known]
 
 
-def test_more_news_than_are_remembered_make_it_look_anew(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("filewheel.lookup.journals.NEWS_MAX", 20)
+def test_more_new_messages_than_are_remembered_move_the_horizon(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "PUTS_MAX", 20)
     assert first(wheel, 1) == []
-    ids = wheel.enqueue_many([b"x"] * 30, delay=list(range(30, 60)))
-    wheel.get(ids[0])
+    ids = wheel.enqueue_many([b"x"] * 50, delay=list(range(30, 80)))
     assert first(wheel, 3) == list(ids[:3])
+    assert len(wheel._finder._memory._front._puts) <= 20  # type: ignore[union-attr]
+    assert first(wheel, 40) == list(ids[:40])
 
 
-def test_what_is_asked_for_beyond_what_is_remembered_is_walked_to(wheel: Wheel) -> None:
+def test_what_is_asked_for_beyond_what_is_remembered_is_walked_to(
+    wheel: Wheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front, "PUTS_MAX", 20)
     ids = wheel.enqueue_many([b"x"] * 400, delay=list(range(400)))
     assert [m.id for m in wheel.peek(400)] == list(ids)
-    assert wheel._front.first(256) is not None
-    assert wheel._front.first(5, DEAD_FLOOR) is not None
+    assert wheel._finder.first(Filter(), 256) is not None
+    assert wheel._finder.first(Filter(), None) is None
+    assert [m.id for m in wheel.list()] == list(ids)
+
+
+@pytest.mark.parametrize("limit", [None, 2, 300])
+def test_whatever_a_list_is_limited_to_a_remembered_one_has_what_a_walk_has(
+    wheel: Wheel, clock: FakeClock, limit: int | None
+) -> None:
+    now_s = clock.wall_us / US_PER_S
+    for n in range(40):
+        wheel.enqueue(b"%d" % n, delay=n, topic=["mail.in", "mail.out", "sms"][n % 3])
+    lists: list[dict[str, Any]] = [
+        {}, {"topic": "sms"}, {"topic": "mail.*"}, {"topic": "none"}, {"before": now_s + 10}, {"after": now_s + 30},
+        {"after": now_s + 10, "before": now_s + 12, "topic": "sms"}, {"before": now_s}, {"after": now_s + 100},
+    ]  # fmt: skip
+    for asked in lists:
+        with wheel.snapshot() as snapshot:
+            walked = list(snapshot.messages(Filter.of(**asked)))
+        for _ in range(3):
+            assert list(wheel.list(limit=limit, **asked)) == walked[:limit]
+
+
+def test_a_list_that_nothing_has_changed_reads_next_to_nothing(
+    wheel: Wheel, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(500):
+        wheel.enqueue(b"x" * 50, delay=n, sync="never")
+    due = clock.wall_us / US_PER_S + 5
+    for _ in range(2):
+        assert len(list(wheel.list(before=due))) == 5
+    read: list[int] = []
+    real = wheel._dir.disk.pread
+
+    def pread(fd: int, size: int, offset: int) -> bytes:
+        read.append(size)
+        return real(fd, size, offset)
+
+    monkeypatch.setattr(wheel._dir.disk, "pread", pread)
+    assert len(list(wheel.list(before=due))) == 5
+    assert sum(read) < 1000
+    wheel.enqueue(b"new", delay=1)
+    assert len(list(wheel.list(before=due))) == 6
+
+
+def test_the_deaths_of_dead_letters_are_what_a_list_of_them_is_limited_to(
+    wheel: Wheel, wheel_dir: Path, clock: FakeClock
+) -> None:
+    deaths = []
+    with Keeper(wheel_dir, clock=clock, background=False) as keeper:
+        for n in range(3):
+            wheel.enqueue(b"%d" % n)
+            clock.advance(10)
+            deaths.append(clock.wall_us / US_PER_S)
+            keeper.bury(keeper.claim()[0], reason="no")
+    assert [m.payload for m in wheel.list(dead=True)] == [b"0", b"1", b"2"]
+    assert [m.payload for m in wheel.list(dead=True, after=deaths[1])] == [b"1", b"2"]
+    assert [m.payload for m in wheel.list(dead=True, before=deaths[1], limit=5)] == [b"0"]

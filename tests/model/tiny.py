@@ -24,7 +24,6 @@ import filewheel.laps.store
 import filewheel.laps.tidy
 import filewheel.lookup.finder
 import filewheel.lookup.index
-import filewheel.lookup.journals
 import filewheel.replication.lap_copy
 import filewheel.replication.lap_plan
 import filewheel.wheel
@@ -70,7 +69,6 @@ def tiny(
     patch(filewheel.lookup.index, "RUN_RECORDS", 3)
     patch(filewheel.lookup.index, "IDS_MAX", 12)
     patch(filewheel.lookup.finder, "_FEW", 1)
-    patch(filewheel.lookup.journals, "_FEW", 1)
     patch(filewheel.keys.index, "LISTED_MAX", 4)
     patch(filewheel.keys.index, "LISTED_EACH_MAX", 3)
     patch(filewheel.keys.index, "MANY", 3)

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from filewheel import Wheel
+from filewheel import Filter, Wheel
 from filewheel.kafka import WaitingRecord, waiting_record
 from filewheel.tools.dump import iso
 
@@ -158,14 +158,14 @@ class _Walk:
     def __init__(self, places: list[Place], target: str | None, end_us: int | None) -> None:
         self.places = places
         self.damaged = 0
-        self._target = target
-        self._end = None if end_us is None or end_us >= times.YEAR_10000_US else to_datetime(end_us)
+        end = None if end_us is None or end_us >= times.YEAR_10000_US else to_datetime(end_us)
+        self._which = Filter.of(before=end, topic=target)
 
     def records(self) -> Iterator[WaitingRecord]:
         """Yield the records of each wheel in firing order."""
         for place in self.places:
             with Wheel(place.path) as wheel, wheel.snapshot() as snapshot:
-                for message in snapshot.walk(before=self._end, topic=self._target):
+                for message in snapshot.messages(self._which):
                     yield waiting_record(message, place.topic, place.partition)
                 self.damaged += len(snapshot.problems())
 
@@ -173,7 +173,7 @@ class _Walk:
         """Count the records of each wheel. The values are not looked at."""
         for place in self.places:
             with Wheel(place.path) as wheel, wheel.snapshot() as snapshot:
-                for message in snapshot.walk(before=self._end, topic=self._target):
+                for message in snapshot.messages(self._which):
                     due_us = message.due_us
                     place.waiting += 1
                     place.targets[message.topic] += 1

@@ -7,8 +7,8 @@ from tests.crash.operations import DROP, becomes, later, unguarded, without
 
 MUTANTS: list[Mutant] = [
     # -- readers and disks -----------------------------------------------------------------------------------
-    m("snapshot-once", "S", unguarded(), "a reader starts again if a deal was committed during it",
-      "play snapshot-once @53"),
+    m("snapshot-once", "S", [unguarded(), unguarded()], "a reader starts again if a deal was committed during it",
+      "play snapshot-once @127"),
     m("behind-unmarked", "B1", DROP, "a backup for which journals were given up says so",
       "tests/replication/test_stale.py::test_a_backup_for_which_journals_were_given_up_is_stale_in_every_roster_and_not_promoted"),
     m("mode-uncompared", "B", DROP, "a backup whose mode changes is compared",

@@ -45,8 +45,6 @@ MUTANTS: list[Mutant] = [
       "tests/replication/test_counts.py::test_what_a_wheel_deals_again_without_a_checkpoint_counts_once"),
     m("loose-counted-twice", "B4", NEVER, "so is a file to which the journals bring something",
       "tests/replication/test_counts.py::test_a_primary_that_was_given_back_what_it_could_not_read_counts_each_message_once"),
-    m("remembered-twice", "B4", ALWAYS, "and the numbers that are remembered",
-      "tests/replication/test_counts.py::test_a_fenced_primary_that_rejoins_counts_what_its_journal_and_a_heal_brought_once"),
     m("dealt-twice", "B4", DROP, "a deal writes a message once",
       "tests/replication/test_counts.py::test_what_two_journals_bring_to_one_deal_is_written_once"),
     m("given-back-unmarked", "B4", DROP, "a primary that is given something back is marked before",
