@@ -20,7 +20,7 @@ from filewheel.laps import lap_writer
 from filewheel.laps.deal import Deal, is_worn
 from filewheel.laps.window import Budget, Window
 from filewheel.lookup.snapshot import Snapshot
-from filewheel.lookup.stats import counts_of
+from filewheel.lookup.stats import Counter
 from filewheel.message import DEAD_US, US_PER_S, to_datetime
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify
@@ -228,7 +228,7 @@ def test_counts_of_a_snapshot_are_right_though_a_file_is_dealt_anew_before_it_is
     with Snapshot(directory) as snapshot:
         stage.wheel.cancel_many(ids[:600])
         stage.deal(2)
-        assert counts_of(directory, snapshot)[0] == 400
+        assert Counter(directory, snapshot).count()[0] == 400
 
 
 def test_where_a_message_may_be_put_twice_its_drop_stays_for_the_other_put(stage: Stage) -> None:
