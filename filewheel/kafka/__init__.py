@@ -3,7 +3,7 @@
 Needs the extra `filewheel[kafka]`. Nothing else in filewheel imports this folder. A record passes through the folders
 in this order, and a module imports only from its own folder and from those to its left (tests/test_layers.py):
 
-    records | partition | node | levels | client | topics | produce status dead | assemble | scheduling
+    records | partition | node | levels | client | topics | produce status | dead | assemble | scheduling
 
 `levels` is a smaller service, without wheels. `topics` makes the topics, `produce` sends records to the delay topic,
 `status` and `dead` look at it, `assemble` puts a service together. `scheduling` runs handlers on top of all that.
@@ -11,7 +11,7 @@ in this order, and a module imports only from its own folder and from those to i
 
 from filewheel.checks import address_of
 from filewheel.kafka.assemble import delay_service, level_service
-from filewheel.kafka.dead import DeadLetter, dead_letters
+from filewheel.kafka.dead import DeadLetter, dead_letters, revive
 from filewheel.kafka.levels.naming import Level, level_for, parse_levels
 from filewheel.kafka.levels.service import LevelService, LevelStatus
 from filewheel.kafka.node.health import Health, Problem
@@ -24,7 +24,7 @@ from filewheel.kafka.produce.producer import DelayProducer
 from filewheel.kafka.records.options import Policy
 from filewheel.kafka.records.waiting_record import WaitingRecord, waiting_record
 from filewheel.kafka.scheduling.scheduler import KafkaScheduler
-from filewheel.kafka.status import PartitionReport, check_keyed, service_status
+from filewheel.kafka.status import PartitionReport, Repeats, check_keyed, repeats_of_other_options, service_status
 from filewheel.kafka.topics import TopicReport, make_level_topics, make_topics
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "PartitionStatus",
     "Policy",
     "Problem",
+    "Repeats",
     "Settings",
     "TopicReport",
     "WaitingRecord",
@@ -57,6 +58,8 @@ __all__ = [
     "make_level_topics",
     "make_topics",
     "parse_levels",
+    "repeats_of_other_options",
+    "revive",
     "service_status",
     "waiting_record",
 ]

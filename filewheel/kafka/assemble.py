@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeVar
 
 from filewheel.checks import check_choice
@@ -59,12 +60,14 @@ def delay_service(
     same data.
     """
     settings = settings or Settings()
+    if "session.timeout.ms" in config:
+        settings = replace(settings, session_s=float(config["session.timeout.ms"]) / 1000)
     transport = ConfluentTransport(
         config, policy, group=group, node=node, exactly_once=settings.exactly_once, session_s=settings.session_s
     )
     topics = _when_there(transport) if waits else transport.check()
     lock = DataLock(data, policy.topic)
-    rules = Rules(policy, node, topics.topic_id)
+    rules = Rules(policy, node, topics.topic_id, exactly_once=settings.exactly_once)
 
     def open_wheel(partition: int, on_work: Callable[[Kept], None]) -> Partition:
         path = os.path.join(os.fspath(data), policy.topic, str(partition))
@@ -82,6 +85,7 @@ def delay_service(
         data=os.path.abspath(data),
         keyed=policy.keyed,
         standby=settings.standby == "all",
+        delivery=rules.delivery,
     )
     return service
 

@@ -13,7 +13,9 @@ from filewheel.checks import shown
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument, ClusterError
 from filewheel.kafka.client.group_view import GroupView, Member, View
+from filewheel.kafka.client.reader import LogReader
 from filewheel.kafka.node.note import Note
+from filewheel.kafka.partition.marker import Marker
 from filewheel.kafka.records.options import Policy
 
 SILENT_S = 60
@@ -41,6 +43,8 @@ class PartitionReport:
     """How late the earliest record is that has not gone out."""
     standbys: int | None
     """Other nodes that keep a wheel of it. A node that owns nothing is not counted."""
+    seen_s: float | None
+    """How long ago its owner left its last note; it does so every five seconds."""
     problem: str
     """Empty if all is well."""
 
@@ -55,19 +59,64 @@ def service_status(
     return reports_of(_look(config, group, topic), clock.now_us() // 1000)
 
 
-def check_keyed(config: Mapping[str, Any], topic: str, *, group: str) -> None:
-    """Return if the nodes of a group run with --keyed. Raises BadArgument when they do not, or never ran."""
+def is_keyed(config: Mapping[str, Any], topic: str, *, group: str) -> bool | None:
+    """Return whether the nodes of a group run with --keyed, as the latest note says; None if there is none."""
     view = _look(config, group, topic)
     notes = [note for _, text in view.committed.values() if (note := Note.unpack(text)) is not None]
-    if not notes:
+    return max(notes, key=lambda note: note.at_ms).keyed if notes else None
+
+
+def check_keyed(config: Mapping[str, Any], topic: str, *, group: str) -> None:
+    """Return if the nodes of a group run with --keyed. Raises BadArgument when they do not, or never ran."""
+    found = is_keyed(config, topic, group=group)
+    if found is None:
         raise ClusterError(
             f"no node of group {group} has said whether {topic} is keyed", hint="start a node, or insist with --keyed"
         )
-    if not max(notes, key=lambda note: note.at_ms).keyed:
+    if not found:
         raise BadArgument(
             f"the nodes of {topic} run without --keyed: a record has no unique key, and none can be cancelled",
             hint="run all nodes with --keyed",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """What a partition delivers a second time when its nodes get other options."""
+
+    partition: int
+    low: int
+    """Everything from this offset on is taken in anew."""
+    ingested: int
+    """It was taken in up to here before."""
+    waiting: int | None
+    """Records of these that had not gone out; None: not known."""
+
+    @property
+    def again(self) -> int:
+        """At most so many records go out a second time: some offsets hold none."""
+        return max(self.ingested - self.low - (self.waiting or 0), 0)
+
+
+def repeats_of_other_options(config: Mapping[str, Any], topic: str, *, group: str) -> list[Repeats]:
+    """Return what each partition would deliver a second time with `accept_options`. Cost: a read of each marker.
+
+    Needs the rights to read the topic of markers, and those of `service_status`. Raises as that.
+    """
+    view = _look(config, group, topic)
+    reader = LogReader({**config, "group.id": group}, Policy(topic).marker_topic)
+    try:
+        packed = {partition: reader.last(partition) for partition in sorted(view.ranges)}
+    finally:
+        reader.close()
+    found = []
+    for partition, data in packed.items():
+        marker = Marker() if data is None else Marker.unpack(data)
+        offset, text = view.committed.get(partition, (marker.ingested, ""))
+        note, log = Note.unpack(text), view.ranges[partition]
+        low = max(marker.low, log[0] if log is not None else 0)
+        found.append(Repeats(partition, low, max(offset, marker.ingested), note.waiting if note else None))
+    return found
 
 
 def _look(config: Mapping[str, Any], group: str, topic: str) -> View:
@@ -85,12 +134,21 @@ def reports_of(view: View, now_ms: int) -> list[PartitionReport]:
         if note is not None and (note.node not in latest or latest[note.node].at_ms < note.at_ms):
             latest[note.node] = note
     alive = None if view.members is None else {member.client_id for member in view.members}
-    following = {n.node for n in latest.values() if n.standby and (alive is None or n.node in alive)}
-    return [_report(p, view, owners.get(p), notes.get(p), following, now_ms) for p in sorted(view.ranges)]
+    living = [note for note in latest.values() if alive is None or note.node in alive]
+    following = {note.node for note in living if note.standby}
+    ways = {note.delivery: note.node for note in living if note.delivery}
+    differ = "; ".join(f"{node} serves {way}" for way, node in sorted(ways.items())) if len(ways) > 1 else ""
+    return [_report(p, view, owners.get(p), notes.get(p), following, differ, now_ms) for p in sorted(view.ranges)]
 
 
 def _report(
-    partition: int, view: View, member: Member | None, note: Note | None, following: set[str], now_ms: int
+    partition: int,
+    view: View,
+    member: Member | None,
+    note: Note | None,
+    following: set[str],
+    differ: str,
+    now_ms: int,
 ) -> PartitionReport:
     owner = member.client_id if member is not None else note.node if view.members is None and note is not None else None
     current = None if note is not None and note.node != owner else note  # that of an owner of before says nothing
@@ -110,7 +168,8 @@ def _report(
         log_end=None if log is None else log[1],
         late_ms=current.late_ms if current else None,
         standbys=None if owner is None else len(following - {owner}),
-        problem=_problem(view, owner, current, log, now_ms),
+        seen_s=max(now_ms - current.at_ms, 0) / 1000 if current else None,
+        problem=_problem(view, owner, current, log, now_ms) or (differ and f"nodes differ: {differ}"),
     )
 
 

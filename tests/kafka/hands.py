@@ -163,6 +163,7 @@ class Rendering:
         self.topic_id = topic_id
         self.is_diverted = False
         self.options = "those of the test"
+        self.delivery = ""
 
     def outgoing(self, partition: int, messages: Sequence[Message], fired_ms: int) -> list[Outgoing]:
         return [self._outgoing(message, fired_ms) for message in messages]

@@ -26,8 +26,8 @@ def test_every_block_of_the_page_on_the_scheduler_runs(kafka: str, tmp_path: Pat
     """It kills a worker in the middle of a call, which then runs again on another."""
     text = (REPO / "docs" / "kafka-scheduler.md").read_text(encoding="utf-8").replace("localhost:9092", kafka)
     run = uuid.uuid4().hex[:8]
-    for word in ("--topic delays", '"delays"', '"calls"'):  # other tests share the broker
-        text = text.replace(word, re.sub("(delays|calls)", rf"\1-{run}", word))
+    for word in ("--topic jobs", '"jobs"', '"calls"'):  # other tests share the broker
+        text = text.replace(word, re.sub("(jobs|calls)", rf"\1-{run}", word))
     run_blocks(text, tmp_path, shell)
 
 

@@ -213,3 +213,72 @@ def test_dead_letters_are_listed_with_their_reasons_the_last_ones_last(kafka: st
     shown = on_terminal("kafka", "dead", *place).out
     assert "REASON" in shown
     assert "reason 4" in shown
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keyed"])
+def test_dead_letters_are_revived_by_id_or_all_and_listed_no_more(
+    kafka: str, name: str, tmp_path: Path, keyed: bool
+) -> None:
+    from confluent_kafka import Producer
+
+    from tests.kafka.reading import read as records_of
+
+    place = ("-b", kafka, "-t", name)
+    target = f"{name}-target"
+    assert invoke("kafka", "init", *place, "--partitions", "1").code == 0
+    mode = ["--keyed"] * keyed
+    node = start("kafka", "run", *place, *mode, "-d", tmp_path / "data", "--on-target-error", "dead-letter")
+    with stopped(node):
+        producer = Producer({"bootstrap.servers": kafka})
+        for n in range(3):
+            headers = [("filewheel-due-ms", b"0"), ("scheduler-target-topic", target.encode()), ("kept", b"%d" % n)]
+            producer.produce(name, b"v%d" % n, b"key-%d" % n, headers=headers)
+        assert producer.flush(30) == 0
+        listed = eventually(lambda: len(found := invoke("kafka", "dead", *place).json) == 3 and found, timeout_s=90)
+        assert [one["place"] for one in listed] == [f"{name}.dlt-0-{n}" for n in range(3)]
+        eventually(lambda: invoke("kafka", "status", *place).json[0]["seen_s"] is not None, timeout_s=60)
+        wrong = invoke("kafka", "dead", *place, "--revive", "delays-9-9")
+        assert (wrong.code, wrong.out) == (4, "")
+        assert "no dead letter has the id delays-9-9" in wrong.err
+        for words in (["--all"], ["x"], ["--revive"], ["--revive", "--all", "x"]):
+            assert invoke("kafka", "dead", *place, *words).code == 2
+        assert invoke("kafka", "init", "-b", kafka, "-t", target, "--partitions", "1").code == 0  # any topic will do
+        (one,) = invoke("kafka", "dead", *place, "--revive", listed[1]["id"]).json
+        assert one["payload"] == "v1"
+        assert [one["payload"] for one in invoke("kafka", "dead", *place).json] == ["v0", "v2"]
+        eventually(lambda: [m.value() for m in records_of(kafka, target)] == [b"v1"], timeout_s=60)
+        assert len(invoke("kafka", "dead", *place, "--revive", "--all").json) == 2
+        assert invoke("kafka", "dead", *place).out == ""
+        assert invoke("kafka", "dead", *place, "--revive", "--all").out == ""
+        eventually(lambda: len(records_of(kafka, target)) == 3, timeout_s=60)
+        for message in records_of(kafka, target):
+            headers = dict(message.headers())
+            assert headers["kept"] == b"%d" % int(message.value()[1:])
+            assert headers["scheduler-key"] == (None if keyed else b"key-" + headers["kept"])
+            assert not {"filewheel-error", "filewheel-origin", "filewheel-revived"} & headers.keys()
+
+
+def test_a_dry_run_counts_what_other_options_would_deliver_again(kafka: str, name: str, tmp_path: Path) -> None:
+    from tests.kafka.reading import read as records_of
+
+    place = ("-b", kafka, "-t", name)
+    target = f"{name}-target"
+    for made in (name, target):
+        assert invoke("kafka", "init", "-b", kafka, "-t", made, "--partitions", "1").code == 0
+    run = ["kafka", "run", *place, "-d", tmp_path / "data"]
+    node = start(*run)
+    with stopped(node):
+        assert invoke("kafka", "produce", *place, "--in", "1d", "--target", target, "waits").code == 0
+        for n in range(4):
+            assert invoke("kafka", "produce", *place, "--in", "0", "--target", target, f"v{n}").code == 0
+        eventually(lambda: len(records_of(kafka, target)) == 4, timeout_s=90)
+        eventually(lambda: invoke("kafka", "status", *place).json[0]["waiting"] == 1, timeout_s=60)
+        node.send_signal(signal.SIGTERM)
+        assert finish(node, timeout=90).code == 0
+    assert invoke(*run, "--dry-run").code == 2
+    counted = invoke(*run, "--horizon", "2d", "--accept-options", "--dry-run")
+    assert counted.json == [{"partition": 0, "low": 0, "ingested": 5, "waiting": 1, "again": 4}]
+    assert "delivers up to 4 records a second time" in on_terminal(*run, "--accept-options", "--dry-run").out
+    refused = invoke(*run, "--horizon", "2d")
+    assert refused.code != 0
+    assert "delivers up to 5 records of this partition a second time" in refused.err

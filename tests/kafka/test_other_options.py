@@ -61,6 +61,7 @@ def test_a_takeover_publishes_a_marker_before_anything_is_taken_in(exactly_once:
 @pytest.mark.parametrize("has_fired", [False, True])
 def test_a_node_with_other_options_ends_and_says_so(tmp_path: Path, other: Policy, has_fired: bool) -> None:
     cluster = Cluster(partitions=1)
+    put(cluster, b"waits", after_ms=60_000)
     put(cluster, b"one", after_ms=1000)
     first = node(cluster, tmp_path / "a", Policy("delay"))
     first.run()
@@ -71,8 +72,10 @@ def test_a_node_with_other_options_ends_and_says_so(tmp_path: Path, other: Polic
     second = node(cluster, tmp_path / "b", other, clock=first.clock)
     with pytest.raises(
         BadArgument, match="was served by node with another --horizon, --on-horizon, --default-target or"
-    ):
+    ) as raised:
         second.run()
+    assert "a new delay topic for the producers" in str(raised.value.hint)
+    assert f"delivers up to {2 * has_fired} records of this partition a second time" in str(raised.value.hint)
     assert len(cluster.logs["delay.cursor", 0].entries) == before + 1  # its barrier
     assert not (tmp_path / "b").exists()
 
@@ -153,3 +156,25 @@ def test_a_wheel_of_an_earlier_version_takes_the_options_of_its_node(tmp_path: P
     other = Folder(tmp_path, clock, OTHERS[0])
     with pytest.raises(BadArgument, match="it was filled with another"):
         other.open(0, lambda wheel: None)
+
+
+def test_a_node_that_delivers_in_another_way_than_the_last_owner_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = Cluster(partitions=2)
+    clock = FakeClock(cluster.now_ms * 1000)
+    retry, dead = Policy("delay"), Policy("delay", on_target_error="dead-letter")
+    for partition in range(2):
+        put(cluster, b"one", partition=partition)
+    first = node(cluster, tmp_path / "a", retry, clock=clock)
+    first.run()
+    first.node.source.close()
+    again = node(cluster, tmp_path / "a", retry, clock=clock)
+    again.run()
+    again.node.source.close()
+    assert "serves it" not in caplog.text
+    second = node(cluster, tmp_path / "b", dead, clock=clock)
+    second.run()
+    (said,) = [r.getMessage() for r in caplog.records if "serves it" in r.getMessage()]
+    assert "was served by node at least once, --on-target-error retry" in said
+    assert "this node serves it at least once, --on-target-error dead-letter" in said

@@ -347,6 +347,24 @@ def test_a_line_of_the_client_that_repeats_is_written_once_a_minute(caplog: pyte
     assert caplog.records[-1].getMessage() == "x: connect to port 7 failed (499 more like this)"
 
 
+def test_a_trouble_that_usually_passes_is_written_when_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock(0)
+    log = QuietLog(logging.getLogger("quiet"), clock)
+    text = (
+        "[thrd:main]: Failed to acquire idempotence PID from broker %d: Broker: Coordinator load in progress: retrying"
+    )
+    for _ in range(3):  # three starts, an hour apart
+        for n in range(8):
+            log.log(logging.WARNING, text, n)
+            clock.advance(1)
+        clock.advance(3600)
+    assert caplog.records == []
+    for n in range(12):
+        log.log(logging.WARNING, text, n)
+        clock.advance(1)
+    assert [r.getMessage().endswith("retrying (10 more like this)") for r in caplog.records] == [True]
+
+
 def test_without_a_broker_the_asynchronous_one_fails_too_and_closes_twice() -> None:
     async def main() -> None:
         producer = AsyncDelayProducer(NOBODY, topic="delays", **SHORT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import uuid
@@ -85,10 +86,12 @@ def test_the_pages_have_a_row_for_each_role() -> None:
     assert len(rights("kafka.md")["`run`"]) == 4
     assert set(rights("kafka.md")) == {
         "`init`", "`init --levels`", "`run`", "`run --exactly-once`, in addition", "`levels`",
-        "`produce`, `DelayProducer`", "`cancel`", "`status`", "`dead`",
+        "`produce`, `DelayProducer`", "`cancel`", "`status`", "`dead`", "`dead --revive`, in addition",
+        "`run --dry-run`",
     }  # fmt: skip
     assert set(rights("kafka-scheduler.md")) == {
         "`make_topics`", "a program that enqueues", "a worker", "a worker, `exactly_once`, in addition",
+        "`dead --calls`", "`dead --calls --revive`, in addition",
     }  # fmt: skip
 
 
@@ -119,6 +122,11 @@ def test_topics_are_made_records_sent_delivered_and_looked_at_with_the_rights_of
         here.secured.forbid_all("operator")
         here.grant("operator", "`dead`")
         eventually(lambda: "undeliverable" in here.run("operator", "dead"), timeout_s=60)
+        here.grant("operator", "`dead --revive`, in addition")
+        assert "undeliverable" in here.run("operator", "dead", "--revive", "--all")
+        here.secured.forbid_all("operator")
+        here.grant("operator", "`run --dry-run`")
+        here.run("operator", "run", "-d", str(tmp_path / "none"), "--accept-options", "--dry-run")
 
 
 def test_levels_forward_with_the_rights_of_the_page(here: Place, tmp_path: Path) -> None:
@@ -138,7 +146,7 @@ def test_calls_are_enqueued_run_retried_and_given_up_with_the_rights_of_the_page
     calls = f"{here.name}-calls"
 
     def grant(user: str, who: str) -> None:
-        here.grant(user, who, page="kafka-scheduler.md", calls=calls)
+        here.grant(user, who, page="kafka-scheduler.md", calls=calls, jobs=here.name)
 
     def scheduler_of(user: str, **more: Any) -> KafkaScheduler:
         config = as_user(user)
@@ -154,6 +162,9 @@ def test_calls_are_enqueued_run_retried_and_given_up_with_the_rights_of_the_page
             """Never in this test."""
 
         return made
+
+    def of_calls(verb: str, *words: str) -> str:
+        return Place(here.secured, calls, here.target).run("operator", verb, *words)
 
     ran: list[str] = []
     here.run("root", "init", "--partitions", "1")
@@ -172,5 +183,12 @@ def test_calls_are_enqueued_run_retried_and_given_up_with_the_rights_of_the_page
         sender.enqueue("fails", [], delay=0.2)
         eventually(lambda: len(ran) == 4, timeout_s=90)
         eventually(lambda: len(here.secured.values(f"{calls}.dead")) == 2, timeout_s=90)
+        grant("operator", "`dead --calls`")
+        letters = [json.loads(line) for line in of_calls("dead", "--calls").splitlines()]
+        assert [(one["reason"], one["target"]) for one in letters] == [("ValueError (after 2 attempts)", calls)] * 2
+        grant("operator", "`dead --calls --revive`, in addition")
+        of_calls("dead", "--calls", "--revive", letters[0]["id"])
+        eventually(lambda: len(ran) == 6, timeout_s=90)
+        eventually(lambda: len(of_calls("dead", "--calls").splitlines()) == 2, timeout_s=90)
     sender.stop()
     assert "uthoriz" not in caplog.text

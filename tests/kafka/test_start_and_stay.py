@@ -197,7 +197,7 @@ def test_a_node_says_which_partitions_come_and_go(caplog: pytest.LogCaptureFixtu
     ours = [line for line in said if line.startswith("partitions")]
     assert ours[:4] == [
         "partitions 0, 1 are ours",
-        "partitions 1 go to another node",
+        "partitions 1 are given up",
         "partitions 1 are ours",
         "partitions 1 are lost: another node may own them already",
     ]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cli.commands.kafka.status import _row
 from filewheel.errors import DiskError
 from filewheel.kafka import status
 from filewheel.kafka.client import group_view
@@ -16,6 +17,8 @@ from filewheel.kafka.client.group_view import Member, View
 from filewheel.kafka.node.note import BYTES_MAX, About, Note
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.node.transport import Refusal
+from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.records.options import Policy
 from filewheel.kafka.status import reports_of
 from tests.kafka.fake import Cluster
 from tests.kafka.hands import Hands
@@ -132,6 +135,45 @@ def test_what_is_wrong_with_a_partition_is_named(seen: View, problem: str) -> No
     import re
 
     assert re.match(problem, report.problem), report
+
+
+def test_nodes_that_deliver_in_two_ways_are_named() -> None:
+    once, least = Policy("delays").delivery(exactly_once=True), Policy("delays").delivery(exactly_once=False)
+    first, second = replace(NOTE, delivery=once), replace(NOTE, node="n2", delivery=least)
+    both = (Member("n1", "", frozenset({0})), Member("n2", "", frozenset({1})))
+    seen = View({0: (0, 9), 1: (0, 9)}, {0: (8, first.pack()), 1: (8, second.pack())}, both)
+    for report in reports_of(seen, NOW_MS):
+        assert report.problem.startswith("nodes differ: n2 serves at least once, --on-target-error retry, ")
+        assert "n1 serves exactly once" in report.problem
+    dead = replace(seen, members=(Member("n1", "", frozenset({0})), Member("n3", "", frozenset({1}))))
+    assert [report.problem for report in reports_of(dead, NOW_MS)] == ["", ""]
+
+
+def test_what_other_options_deliver_again_is_counted_for_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    seen = View({0: (0, 10), 1: (4, 9), 2: (0, 0)}, {0: (8, NOTE.pack())}, ())
+    marker = Marker(((7, b"\1" * 16),), low=2)
+    packed = {0: marker.pack(), 1: marker.pack(), 2: None}
+    monkeypatch.setattr(status, "GroupView", lambda *args: SimpleNamespace(look=lambda: seen))
+    reader = SimpleNamespace(last=packed.__getitem__, close=lambda: None)
+    monkeypatch.setattr(status, "LogReader", lambda *args: reader)
+    found = status.repeats_of_other_options({}, "delays", group="g")
+    assert found == [
+        status.Repeats(0, 2, 8, 3), status.Repeats(1, 4, 7, None), status.Repeats(2, 0, 0, None)
+    ]  # fmt: skip
+    assert [one.again for one in found] == [3, 3, 0]
+
+
+def test_a_report_says_how_long_ago_the_owner_was_seen() -> None:
+    (report,) = reports_of(view(committed={0: (8, replace(NOTE, at_ms=NOW_MS - 8_500).pack())}), NOW_MS)
+    assert report.seen_s == 8.5
+    assert _row(report)[2] == "not seen for 8 s"
+    assert _row(replace(report, seen_s=5.0))[2] == "active"
+
+
+def test_a_note_of_an_older_release_is_understood() -> None:
+    found = Note.unpack(NOTE.pack().replace(',"delivery":""', ""))
+    assert found == NOTE
 
 
 def test_the_note_of_an_owner_of_before_says_nothing_of_the_new_one() -> None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import socket
+import zlib
 from typing import Literal
 
 import click
 
-from filewheel.kafka import Policy, Settings, delay_service
+from filewheel.kafka import Policy, Settings, delay_service, repeats_of_other_options
 
 from ...failure import INTERRUPTED
 from ...firing import leave_at_once
 from ...input.params import DURATION
 from ...show.logs import log_lines
-from ...show.output import Output
-from ...signals import Abort, Quit, Stop
+from ...show.output import Column, Output
+from ...show.text import count
+from ...signals import Abort, Quit, Stop, interruptible
 from ...times import US_PER_S
 from .cluster import Cluster, kafka_verb
 from .descriptors import check_limit, raise_limit
@@ -37,7 +40,9 @@ log = logging.getLogger("filewheel.kafka")
     help="Where the wheels of this node are, on a local disk.",
 )  # fmt: skip
 @click.option("--group", metavar="NAME", help="The consumer group of all nodes.  [default: filewheel-TOPIC]")
-@click.option("--node", metavar="NAME", help="The name of this node, another one on each.  [default: the host's name]")
+@click.option(
+    "--node", metavar="NAME", help="The name of this node, another one on each.  [default: of the host and --data]"
+)
 @click.option("--exactly-once", is_flag=True, help="Produce in transactions; readers need read_committed.")
 @click.option(
     "--standby", type=click.Choice(["none", "all"]), default="none", show_default=True,
@@ -74,8 +79,9 @@ log = logging.getLogger("filewheel.kafka")
 )
 @click.option(
     "--accept-options", is_flag=True,
-    help="Serve with another horizon, default target or --keyed than before. What went out may go out again.",
+    help="Serve with another horizon, default target or --keyed than before: delivers again what --dry-run counts.",
 )  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="With --accept-options: print what would be delivered again, and exit.")
 def run(
     out: Output,
     cluster: Cluster,
@@ -94,6 +100,7 @@ def run(
     default_target: str,
     keyed: bool,
     accept_options: bool,
+    dry_run: bool,
 ) -> None:
     """Run one node of the delay service, until SIGTERM or Ctrl-C.
 
@@ -109,14 +116,14 @@ def run(
         on_target_error=on_target_error, on_missing_target=on_missing_target or "", keyed=keyed,
     )  # fmt: skip
     settings = Settings(
-        exactly_once=exactly_once,
-        standby=standby,
-        on_gap=on_gap,
-        accept_options=accept_options,
+        exactly_once=exactly_once, standby=standby, on_gap=on_gap, accept_options=accept_options,
         clock_ahead_max_s=max_clock_offset / US_PER_S,
-    )
-    name = node or socket.gethostname()
+    )  # fmt: skip
+    name = node or _name(os.path.abspath(data))
     check_address(listen)
+    if dry_run:
+        _print_repeats(out, cluster, group, is_asked=accept_options)
+        return
     descriptors = raise_limit()
     with log_lines(out, logging.WARNING if out.quiet else logging.INFO), Stop() as stop:
         try:
@@ -134,3 +141,26 @@ def run(
             return
         except Abort:
             leave_at_once(INTERRUPTED)
+
+
+def _print_repeats(out: Output, cluster: Cluster, group: str | None, *, is_asked: bool) -> None:
+    """Print what each partition would deliver a second time with other options."""
+    if not is_asked:
+        raise click.UsageError("--dry-run says what --accept-options would deliver again: give both")
+    with interruptible():
+        found = repeats_of_other_options(cluster.config, cluster.topic, group=group or f"filewheel-{cluster.topic}")
+    if out.wants_json:
+        for one in found:
+            out.record({**dataclasses.asdict(one), "again": one.again})
+    else:
+        columns = [Column(name, right=True) for name in ("PARTITION", "FROM", "WAITING", "AGAIN")]
+        rows = [(one.partition, one.low, "-" if one.waiting is None else one.waiting, one.again) for one in found]
+        out.table(columns, [tuple(map(str, row)) for row in rows])
+    out.flush()
+    again = sum(one.again for one in found)
+    out.note(f"with other options the service delivers up to {count(again, 'record')} a second time")
+
+
+def _name(data: str) -> str:
+    """Return a name for the node with this data: two on one host differ, and it is the same after a restart."""
+    return f"{socket.gethostname()}-{zlib.crc32(os.fsencode(data)) & 0xFFFF:04x}"

@@ -15,6 +15,8 @@ from ...signals import interruptible
 from .cluster import Cluster, kafka_verb
 
 _US_PER_MS = 1000
+_SEEN_S = 7
+"""A node leaves a note every five seconds."""
 
 
 @kafka_verb(
@@ -28,8 +30,9 @@ def status(out: Output, cluster: Cluster, group: str | None) -> None:
     """Show owner, waiting records, lag, lateness and problem of each partition.
 
     It asks the cluster, and no node: each node leaves a note with the offsets that it commits, every five seconds. LAG
-    is how many records of the log were not taken in, LATE how late the earliest record is that has not gone out. The
-    exit code is 3 if a partition has a problem: it has no owner, its owner is silent, or it holds its records.
+    is how many records of the log were not taken in, LATE how late the earliest record is that has not gone out. A node
+    that was killed stays the owner until the session time-out: its state is `not seen for 8 s` then. The exit code is 3
+    if a partition has a problem: it has no owner, its owner is silent, or it makes no progress.
     """
     with interruptible():
         reports = service_status(cluster.config, cluster.topic, group=group or f"filewheel-{cluster.topic}")
@@ -57,9 +60,15 @@ def status(out: Output, cluster: Cluster, group: str | None) -> None:
 def _row(report: PartitionReport) -> tuple[str, ...]:
     late = "" if report.late_ms is None else span(report.late_ms * _US_PER_MS) if report.late_ms else "-"
     return (
-        str(report.partition), report.owner or "-", report.state or "-", _number(report.waiting), _number(report.lag),
+        str(report.partition), report.owner or "-", _state(report), _number(report.waiting), _number(report.lag),
         late or "-", _number(report.standbys),
     )  # fmt: skip
+
+
+def _state(report: PartitionReport) -> str:
+    if report.seen_s is not None and report.seen_s > _SEEN_S:
+        return f"not seen for {report.seen_s:.0f} s"
+    return report.state or "-"
 
 
 def _number(value: int | None) -> str:

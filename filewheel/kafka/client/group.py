@@ -43,10 +43,11 @@ def membership(config: Mapping[str, Any], group: str, session_s: float) -> dict[
     """
     member = {**config, "group.id": group, "auto.offset.reset": "error"}
     if config.get("group.protocol", "classic") != "consumer":
+        session_ms = int(config.get("session.timeout.ms", session_s * 1000))
         member |= {
-            "session.timeout.ms": round(session_s * 1000),
+            "session.timeout.ms": session_ms,
             # A member hears of a rebalance at its next heartbeat, and what moves waits so long.
-            "heartbeat.interval.ms": min(max(round(session_s * 1000 / 3), 100), 1000),
+            "heartbeat.interval.ms": min(max(session_ms // 3, 100), 1000),
             "partition.assignment.strategy": "cooperative-sticky",
         }
     return member

@@ -1,7 +1,9 @@
-"""The log of a client: a line that repeats is written once a minute.
+"""The log of a client: a line that repeats is written once a minute, and one that passes by itself when it lasts.
 
-Without a broker librdkafka says the same thing several times a second, for each connection.
-Invariant: the first line of its kind is written at once; each later one says how many were left out.
+Without a broker librdkafka says the same thing several times a second, for each connection. It also warns of each try
+while a coordinator of transactions starts, as a new cluster does for its first producer.
+Invariant: the first line of its kind is written at once, or after LASTS_US if it usually passes; each later one says
+how many were left out.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.message import US_PER_S
 
 AGAIN_US = 60 * US_PER_S
+LASTS_US = 10 * US_PER_S
+"""A trouble that usually passes is written when it is still there after this time."""
+_PASSING = re.compile(r"(idempotence|transactional) PID|oordinator (load in progress|not available)")
 _KINDS_MAX = 256
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 """Lines that differ in numbers only (ports of connections, milliseconds, counts) are of one kind."""
@@ -36,6 +41,8 @@ class QuietLog:
         now = self._clock.steady_us()
         with self._lock:
             written, left_out = self._kinds.get(kind, (None, 0))
+            if _PASSING.search(text) and (written is None or now - written > 2 * AGAIN_US):
+                written, left_out = now - AGAIN_US + LASTS_US, 0
             if written is not None and now - written < AGAIN_US:
                 self._kinds[kind] = (written, left_out + 1)
                 return

@@ -6,7 +6,7 @@ A broker that was killed may forget the end of a transaction in some of its part
 and writes no control record there (seen with Kafka 4.4: `PrepareAbort`, `CompleteAbort`, and nothing in the log). What
 is left there counts for the *next* transaction of this producer id, and a commit would publish it: a marker without its
 records, or records a second time. So a new sink first ends what may be left by an abort of its own: in the topic of
-markers before the barrier, and in the targets before the first unit.
+markers before the barrier, and in each partition of a target before its first commit there.
 Invariant: an outcome says that a unit is not in the log only after an abort that succeeded. Any other trouble with the
 end of a transaction finishes the sink.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +45,8 @@ class TransactionSink:
         self._run = run
         self._producer: Any = None
         self._is_closed = False
-        self._is_clean = False
-        """The targets of the first unit were cleaned of what a predecessor may have left."""
+        self._clean: set[tuple[str, int | None]] = {(barrier.topic, barrier.partition)}
+        """Partitions in which an abort of this sink ended what a predecessor may have left."""
 
     def open(self) -> int:
         """Fence the predecessors, then put the barrier behind all that they wrote.
@@ -112,15 +113,17 @@ class TransactionSink:
             return Outcome(End.UNDECIDED, every, reason="closed")
         is_alone = False
         for _ in range(TRIES):
-            failed = self._fill(producer, [*records, marker], is_alone=is_alone)
-            if not failed and self._is_clean:  # mutant: kafka-left-records-committed
+            places: dict[int, tuple[str, int]] = {}
+            failed = self._fill(producer, [*records, marker], is_alone=is_alone, places=places)
+            if not failed and self._clean.issuperset(places.values()):  # mutant: kafka-left-records-committed
                 return self._commit(producer, every)
             outcome = self._abort(producer, every, failed)
             if outcome.end in (End.UNDECIDED, End.FENCED):
                 return outcome
             if not failed:
-                # The first unit went where its predecessor's went, so the abort ended what was left there.
-                self._is_clean = True
+                # The records go to the same partitions again, also those without a key.
+                self._clean.update(places.values())
+                records = [replace(record, partition=places[n][1]) for n, record in enumerate(records)]
             elif not is_alone and sum(error.name() == BY_SIZE for error in failed.values()) > 1:
                 # The batch was too large, which says nothing of one record: one after the other.
                 is_alone = True
@@ -129,13 +132,25 @@ class TransactionSink:
             # The first transaction after a refused batch may fail for its skipped sequence numbers: once more.
         return outcome
 
-    def _fill(self, producer: Any, records: Sequence[Outgoing], *, is_alone: bool) -> dict[int, KafkaError]:
-        """Produce into a new transaction and wait for all answers; return the errors by index."""
+    def _fill(
+        self,
+        producer: Any,
+        records: Sequence[Outgoing],
+        *,
+        is_alone: bool,
+        places: dict[int, tuple[str, int]] | None = None,
+    ) -> dict[int, KafkaError]:
+        """Produce into a new transaction and wait for all answers; return the errors by index.
+
+        `places` gets the partition of each record that was taken.
+        """
         failed: dict[int, KafkaError] = {}
 
         def answer(n: int, error: KafkaError | None, message: Message) -> None:
             if error is not None:
                 failed[n] = error
+            elif places is not None:
+                places[n] = (records[n].topic, message.partition() or 0)
 
         n = -1
         try:

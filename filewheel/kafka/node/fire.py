@@ -70,6 +70,10 @@ class Rendering(Protocol):
     def options(self) -> str:
         """The digest of the options that give the ids."""
 
+    @property
+    def delivery(self) -> str:
+        """How records are delivered, in words: all nodes need the same."""
+
     def outgoing(self, partition: int, messages: Sequence[Message], fired_ms: int) -> list[Outgoing]:
         """Return the records that due messages become."""
 

@@ -35,6 +35,7 @@ class About:
     data: str = ""
     keyed: bool = False
     standby: bool = False
+    delivery: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class Note:
     """Why it is not served, or may hurt soon; empty if all is well."""
     at_ms: int
     """When this was written, by the owner's clock."""
+    delivery: str = ""
+    """How its owner delivers, in words; empty from an older release."""
 
     def pack(self) -> str:
         """Return the text. The version comes first."""
@@ -81,8 +84,8 @@ class Note:
         if not isinstance(fields, dict) or fields.get("v") != VERSION:
             return None
         try:
-            return cls(**{name: _checked(name, fields[name]) for name in cls.__slots__})
-        except (KeyError, TypeError):
+            return cls(**{name: _checked(name, fields[name]) for name in cls.__slots__ if name in fields})
+        except TypeError:
             return None
 
 

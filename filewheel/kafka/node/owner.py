@@ -34,6 +34,11 @@ log = logging.getLogger("filewheel.kafka")
 
 RETRY_S = 1.0
 """The wait before a takeover is tried again that the cluster refused or did not answer."""
+_OTHERS = (
+    "give all nodes the same. To change them without doubles: a new delay topic for the producers, and nodes with the "
+    "old options until the other one is empty. Or stop all nodes, remove their data directories, and start the first "
+    "with --accept-options: it delivers up to {:,} records of this partition a second time; --dry-run counts all"
+)
 _PASSING = (ClusterError, Locked, WheelFull)
 """Troubles of a takeover that may pass."""
 
@@ -98,7 +103,7 @@ class Owner:
     def revoked(self, partitions: Sequence[int]) -> None:
         """Finish the units of partitions, and close their wheels."""
         if partitions:
-            log.info("partitions %s go to another node", shown(partitions))
+            log.info("partitions %s are given up", shown(partitions))
         leaving = [owned for p in partitions if (owned := self._remove(p)) is not None]
         events = [(owned, self._loop.drain(owned.partition)) for owned in leaving]
         for owned, event in events:
@@ -222,6 +227,14 @@ class Owner:
             packed = self._markers.read(partition, barrier)
             marker = Marker() if packed is None else Marker.unpack(packed)
             self._check_topic(partition, marker)
+            if marker.delivery not in ("", self._rendering.delivery) and self._tally.may_say(marker.delivery):
+                log.warning(
+                    "partition %d was served by %s %s; this node serves it %s: give all nodes the same options",
+                    partition,
+                    marker.owner or "a node",
+                    marker.delivery,
+                    self._rendering.delivery,
+                )
             return sink, self.readable(partition, marker)
         except FilewheelError:
             sink.close()
@@ -247,8 +260,7 @@ class Owner:
             raise BadArgument(
                 f"partition {partition} was served by {marker.owner or 'a node'} with another --horizon, "
                 "--on-horizon, --default-target or --keyed",
-                hint="give all nodes the same; after a change on purpose, remove the data directories of all nodes and "
-                "start the first with --accept-options",
+                hint=_OTHERS.format(max(marker.ingested - marker.low, 0)),
             )
         log.warning(
             "partition %d: it gets other options; from offset %d on, what went out goes out again",

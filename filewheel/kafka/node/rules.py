@@ -27,8 +27,10 @@ TARGETS_MAX = 4096
 class Rules:
     """The rules of one delay topic, for one node."""
 
-    def __init__(self, policy: Policy, node: str, topic_id: str) -> None:
+    def __init__(self, policy: Policy, node: str, topic_id: str, *, exactly_once: bool = False) -> None:
         self._policy = policy
+        self.delivery = policy.delivery(exactly_once=exactly_once)
+        """How records are delivered, in words."""
         self._node = node
         self._topic_id = topic_id
         self._targets: dict[bytes, str] = {}
@@ -79,7 +81,9 @@ class Rules:
 
     def marker(self, partition: int, marker: Marker) -> Outgoing:
         """Return the record that publishes a marker. It lies in the partition of the same number."""
-        signed = replace(marker, owner=self._node, topic_id=self._topic_id, options=self.options)
+        signed = replace(
+            marker, owner=self._node, topic_id=self._topic_id, options=self.options, delivery=self.delivery
+        )
         return Outgoing(self._policy.marker_topic, b"%d" % partition, signed.pack(), (), partition)
 
     def _put(self, record: Record) -> Put:

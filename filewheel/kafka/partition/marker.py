@@ -43,6 +43,8 @@ class Marker:
     """The cluster's id of the delay topic; empty if unknown. A new topic of the same name begins again at offset 0."""
     options: str = ""
     """The digest of the options that gave the ids; empty if unknown. With others the steps mean nothing."""
+    delivery: str = ""
+    """How its owner delivers: for people, and to notice nodes that differ. Empty if unknown."""
     last_read: LastRead | None = None
     """The last record, with its epoch, that the owner had read: the steps are true of logs that have it."""
 
@@ -150,6 +152,7 @@ class Marker:
             "owner": self.owner,
             "topic_id": self.topic_id,
             "options": self.options,
+            "delivery": self.delivery,
             "read": self.last_read,
         }
         return json.dumps(fields, separators=(",", ":")).encode()
@@ -181,7 +184,15 @@ class Marker:
         if list(_staircase(read)) != read:
             raise _damaged("its steps are out of order")
         last_read = as_last_read(fields.get("read"))
-        return cls(tuple(read), _offset(fields.get("low")), owner, topic_id, options, last_read)
+        return cls(
+            tuple(read),
+            _offset(fields.get("low")),
+            owner,
+            topic_id,
+            options,
+            str(fields.get("delivery", "")),
+            last_read,
+        )
 
 
 def _staircase(steps: Iterable[Step]) -> tuple[Step, ...]:

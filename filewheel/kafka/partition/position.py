@@ -67,7 +67,7 @@ def check_source(directory: Directory, source: Source) -> None:
         if source.options and found.options not in ("", source.options):  # mutant: kafka-wheel-of-other-options
             raise BadArgument(
                 f"{directory.path}: it was filled with another --horizon, --on-horizon, --default-target or --keyed",
-                hint="give all nodes the same options; or " + _HINT,
+                hint="give all nodes the same options; docs/kafka.md says how to change them",
             )
         merged = replace(source, topic_id=found.topic_id or source.topic_id, options=found.options or source.options)
         if merged == found:

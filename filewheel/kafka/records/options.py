@@ -123,6 +123,11 @@ class Policy:
         fields = [self.horizon_ms, self.on_horizon, self.default_target, self.keyed]
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:12]
 
+    def delivery(self, *, exactly_once: bool) -> str:
+        """Return in words what else the nodes of a group need alike: the digest does not tell these apart."""
+        once = "exactly once" if exactly_once else "at least once"
+        return f"{once}, --on-target-error {self.on_target_error}, --on-missing-target {self.on_missing_target}"
+
     @property
     def marker_topic(self) -> str:
         """The compacted topic of markers."""
