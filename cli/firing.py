@@ -2,8 +2,9 @@
 
 `print_due` writes each message as a JSON line and acknowledges it after a flush of stdout. `CommandRunner` runs a
 command for each: the main thread claims a message for each free worker, the workers run it and settle the message.
-An occurrence of a schedule is settled together with the next one. Calls of handlers, and occurrences that are calls,
-are refused unless `raw`: only a scheduler fires them.
+An occurrence of a schedule is settled together with the next one; one that cannot be read here waits. Calls of
+handlers, and occurrences that are calls, are refused unless `raw`: only a scheduler fires them. So are, to stdout, all
+occurrences: the body of one is work to be done.
 Invariant: a claimed message is acknowledged, put back or buried, or fires again after this process has ended.
 """
 
@@ -42,7 +43,7 @@ from filewheel.tools.dump import to_json
 from . import times
 from .child import Commands, NotStarted
 from .failure import Failure
-from .show.calls import refused
+from .show.calls import is_work, refused
 from .show.output import Output
 from .show.pauses import Reporter
 from .show.text import count, full_time, safe, show_bytes, span
@@ -108,7 +109,7 @@ def print_due(
 
     `beat` is called each time around.
 
-    Raises Failure for a message that only a scheduler may fire, after the earlier ones are acknowledged.
+    Raises Failure for a message that is a call, or whose body is work, after the earlier ones are acknowledged.
     """
     fired = 0
     occurrences = PlainOccurrences(keeper)
@@ -122,11 +123,11 @@ def print_due(
                 break
             keeper.wait()
             continue
-        plain, call = plain_of(batch, raw=raw)
-        missed = {m.id: settlement for m in plain if (settlement := occurrences.missed(m)) is not None}
-        if missed:
-            keeper.settle([*missed.values()])
-        plain = [message for message in plain if message.id not in missed]
+        plain, call = (batch, None) if raw else plain_of(batch, is_work)
+        passed = {m.id: settlement for m in plain if (settlement := occurrences.passed_over(m)) is not None}
+        if passed:
+            keeper.settle([*passed.values()])
+        plain = [message for message in plain if message.id not in passed]
         stopped, started_us = keeper.begin(plain), keeper.now_us()
         plain = [message for message in plain if message.id not in stopped]
         for message in plain:
@@ -141,11 +142,13 @@ def print_due(
     return fired
 
 
-def plain_of(batch: Iterable[Message], *, raw: bool) -> tuple[list[Message], Message | None]:
-    """Return the messages of a batch before the first that only a scheduler may fire, and that one."""
+def plain_of(
+    batch: Iterable[Message], is_refused: Callable[[Message], bool]
+) -> tuple[Sequence[Message], Message | None]:
+    """Return the messages of a batch before the first that is refused, and that one."""
     plain: list[Message] = []
     for message in batch:
-        if not raw and PlainOccurrences.refuses(message):
+        if is_refused(message):
             return plain, message
         plain.append(message)
     return plain, None
@@ -203,7 +206,7 @@ class CommandRunner:
         self._rest_s = self._rest_until = 0.0
         self._busy = 0
         self.counts: Counter[str] = Counter()
-        """Counts of outcomes: done, retried, buried, cancelled, missed, killed."""
+        """Counts of outcomes: done, retried, buried, cancelled, missed, killed, waits."""
         keeper.set_worker(self)
 
     @property
@@ -262,7 +265,7 @@ class CommandRunner:
                 continue
             batch = self._keeper.claim(free, first=self._first, begun=False)
             self._reporter.look(self._keeper.paused)
-            plain, call = plain_of(batch, raw=self._raw)
+            plain, call = (batch, None) if self._raw else plain_of(batch, PlainOccurrences.refuses)
             for message in plain:
                 self._busy += 1
                 self._tasks.put(message)
@@ -325,11 +328,14 @@ class CommandRunner:
                 self._keeper.wake()
 
     def _handle(self, message: Message) -> str:
-        missed = self._occurrences.missed(message)
-        if missed is not None:
-            self._keeper.settle([missed])
+        passed = self._occurrences.passed_over(message)
+        if passed is not None:
+            self._keeper.settle([passed])
             if RESULT in message.headers:  # the result of a call, which was kept for a time
                 return "expired"
+            if passed.what == "deferred":
+                self._say(f"{name_of(message)} waits: {passed.reason}", warn=True)
+                return "waits"
             self._say(f"{name_of(message)} was not run: it is {span(int(late_ms(message) * 1000))} late")
             return "missed"
         if self._keeper.begin(message):

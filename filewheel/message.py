@@ -76,7 +76,10 @@ DEADLINE = "filewheel.deadline_us"
 """The time, in microseconds since the epoch, from which it must not start."""
 
 DUE = "filewheel.due_us"
-"""The first due, in microseconds, of a message that a limit of its handler deferred. SKIP_LATE counts from it."""
+"""The first due, in microseconds, of a message that was deferred. SKIP_LATE counts from it."""
+
+WAITS = "filewheel.waits"
+"""Why the program that fires cannot begin a message: it is deferred again and again, and DUE has its due."""
 
 SCHEDULE = "filewheel.schedule"
 """The definition of recurring work, as JSON: the next occurrence is computed from it."""
@@ -292,6 +295,17 @@ class Message:
     def due(self) -> datetime:
         """When it is due, as an aware datetime in UTC."""
         return to_datetime(self.due_us)
+
+    @property
+    def waits(self) -> str | None:
+        """Why the program that fires could not begin it when it was due: it comes back every few minutes. Else None."""
+        return self.headers.get(WAITS)
+
+    @property
+    def waits_since_us(self) -> int | None:
+        """When it was due, in microseconds, if the program that fired then could not begin it; else None."""
+        since = self.headers.get(DUE, "")
+        return int(since) if WAITS in self.headers and since.isdecimal() else None
 
     @property
     def key(self) -> str | None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, overload
 
-from filewheel.checks import check_choice, check_flag, check_items, check_number, check_whole, shown
+from filewheel.checks import check_choice, check_flag, check_items, check_number, check_whole
 from filewheel.disk.directory import Directory
 from filewheel.disk.keeper_lock import holder
 from filewheel.disk.paused import read_pauses
@@ -114,6 +114,12 @@ class Reader:
             put = self._keys.find(check_key(key)).put
         return None if put is None else unpack_put(put)
 
+    def _holders(self, keys: Sequence[str]) -> list[Message | None]:
+        """Return the messages that have these keys."""
+        self._check()
+        found = self._keys.find_all(keys)
+        return [None if (put := found[key].put) is None else unpack_put(put) for key in keys]
+
     def check_message(
         self, payload: bytes, *, topic: str = "", headers: Mapping[str, str] | None = None, key: str | None = None
     ) -> None:
@@ -153,17 +159,18 @@ class Reader:
         with disk_errors(self.path):
             return read_roster(self._dir.disk, self._dir.path)
 
-    def schedules(self, pattern: str | None = None) -> Sequence[StoredSchedule]:
+    def schedules(self, pattern: str | Collection[str] | None = None) -> Sequence[StoredSchedule]:
         """Return the schedules with a name (or glob), those of programs too, by the due of their next occurrence.
 
-        Cost: reads every pending message; a name without * ? [ is looked up.
+        One that cannot be read here and now is among them: its `unreadable` says why. A collection has names, no globs.
+        Cost: reads every pending message; names without * ? [ are looked up.
         """
+        if isinstance(pattern, str) and not any(c in pattern for c in "*?["):
+            pattern = [pattern]
         if pattern is not None and not isinstance(pattern, str):
-            raise BadArgument(f"a name or a glob of schedules is a str, not {shown(pattern)}")
-        if pattern is not None and not any(c in pattern for c in "*?["):
-            message = self.get(key=schedule_key(check_name(pattern)))
-            named = None if message is None else schedule_of(message)
-            return [] if named is None else [named]
+            keys = [schedule_key(check_name(name)) for name in check_items("names of schedules", pattern)]
+            messages = sorted((m for m in self._holders(keys) if m is not None), key=lambda message: message.id)
+            return [stored for message in messages if (stored := schedule_of(message)) is not None]
         with self.snapshot() as snapshot:
             messages = [unpack_put(put) for put in snapshot.puts() if SCHEDULE.encode() in put]
         found = [stored for message in messages if (stored := schedule_of(message)) is not None]

@@ -7,6 +7,7 @@ Invariant: of two calls for one name at once, the later one sees what the earlie
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from filewheel.changes import Changes
@@ -59,7 +60,7 @@ class ScheduleChanges(Changes):
         occurrences, and so does a scheduler that has a handler of this topic. `missed` and the other options are those
         of Scheduler.schedule. If there is such a schedule already, "replace" replaces it, "keep" keeps it, "reject"
         raises KeyHeld. The same again changes nothing (`kept` of the id is true), nor the number of calls that are
-        left. An occurrence that is due already is not lost by a replacement that has the same times.
+        left. An occurrence that is due already keeps its due, whatever the new times are, and is called before them.
 
         Raises BadArgument, also when no time is left; KeyHeld when a program declares the name, or calls a handler
         under it.
@@ -79,8 +80,8 @@ class ScheduleChanges(Changes):
             raise BadArgument(f"schedules are a list of PlainSchedule, not {shown(plans)}")
         plants = [plan.plant(self.payload_bytes_max) for plan in plans]
         names = [plant.definition.name for plant in plants]
-        for name in names:
-            if names.count(name) > 1:
+        for name, number in Counter(names).items():
+            if number > 1:
                 raise BadArgument(f"two schedules of this call are named {name!r}")
         return self._plant(names, lambda _: plants, sync) if names else []
 
@@ -132,7 +133,8 @@ class ScheduleChanges(Changes):
     def unschedule(self, name: str, *, sync: Sync | None = None) -> Cancelled:
         """End a schedule; return whether its occurrence was stopped in time, had begun, or there is none.
 
-        A running occurrence goes on, and is the last. A schedule that a program declares begins again when it starts.
+        A running occurrence goes on, and is the last. A schedule that a program declares begins again when it starts:
+        call this when no program declares it any more.
         """
         return self.cancel(key=schedule_key(check_name(name)), sync=sync)
 
@@ -159,11 +161,11 @@ class _Site:
 
     def living(self, keys: Sequence[str]) -> list[Message | None]:
         """Return the messages that have these keys."""
-        return [self._wheel.get(key=key) for key in keys]
+        return self._wheel._holders(keys)
 
     def has_begun(self, message: Message) -> bool:
-        """Return whether the work on a message has begun; also if that is not known."""
-        return Look(self._wheel._dir).outcomes([message.id])[message.id] is not Cancelled.STOPPED
+        """Return whether the work on a message has begun; False if that is not known: it may be done twice then."""
+        return Look(self._wheel._dir).outcomes([message.id])[message.id] is Cancelled.BEGUN
 
     def write(self, asks: Sequence[unique.Ask]) -> list[MessageId | KeyHeld | Locked]:
         """Write messages as one frame, all or none."""

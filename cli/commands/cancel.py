@@ -15,7 +15,7 @@ from filewheel.tools.dump import iso
 
 from .. import times
 from ..failure import Failure
-from ..input.lines import chunks, read_ids
+from ..input.lines import check_filters, chunks, read_ids
 from ..lost import key_lost, lost_of, not_pending
 from ..show.output import Output
 from ..show.runs import run_words, running_of
@@ -63,6 +63,7 @@ def command(
     if everything + (key is not None) + bool(ids) > 1:
         raise click.UsageError("give ids, --key or --all, and only one of them")
     if everything:
+        check_filters(topic=topic)
         _cancel_all(out, topic, dead, yes)
         return
     if topic is not None or dead:
@@ -73,6 +74,8 @@ def command(
     wanted = read_ids(ids)
     if not ids:
         raise click.UsageError("which? Give ids, `-` to read them from stdin, --key, or --all")
+    if not wanted:
+        out.note("no ids on stdin: nothing was cancelled")
     unknown: list[MessageId] = []
     begun: dict[MessageId, Cancelled] = {}
     with out.wheel() as wheel, out.progress("cancelling", len(wanted)) as progress:

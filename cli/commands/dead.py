@@ -20,7 +20,7 @@ from filewheel.tools.dump import iso
 
 from .. import times
 from ..failure import USAGE, Failure, check_damage
-from ..input.lines import chunks, read_ids
+from ..input.lines import check_filters, chunks, read_ids
 from ..input.params import DURATION, When, one_due
 from ..lost import lost_of, not_pending
 from ..show.output import Output
@@ -229,6 +229,7 @@ def _change(
         raise click.UsageError(
             "which? Give ids, `-` to read them from stdin, or --topic, --older, --newer, --error, --all"
         )
+    check_filters(topic=chosen.which.topic, error=chosen.which.error)
     failed: dict[MessageId, FilewheelError] = {}
     tried = 0
     with out.wheel() as wheel:

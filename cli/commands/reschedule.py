@@ -53,6 +53,8 @@ def command(out: Output, in_us: int | None, at: When | None, key: str | None, id
         _show(out, [(new if before is None else before.id, new)], due_us)
         return
     wanted = read_ids(ids)
+    if not wanted:
+        out.note("no ids on stdin: nothing was moved")
     unknown: list[MessageId] = []
     moved: list[tuple[MessageId, MessageId]] = []
     with out.wheel() as wheel, out.progress("moving", len(wanted)) as progress:

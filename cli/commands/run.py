@@ -18,7 +18,7 @@ from ..failure import INTERRUPTED, Failure
 from ..firing import CommandRunner, GoOn, UntilEmpty, leave_at_once, print_due
 from ..input.params import BACKOFF, DURATION
 from ..notify import Service
-from ..show.calls import pending_call, refused
+from ..show.calls import is_work, pending_call, refused
 from ..show.output import Output
 from ..show.text import count
 from ..signals import Abort, Quit, Stop
@@ -104,8 +104,9 @@ def command(
 
     A schedule goes on: its next occurrence is written with the acknowledgement. A failed one is retried before that.
     On a wheel where calls of handlers wait, `run` fires nothing and exits with 2: `filewheel work` fires those. If a
-    call arrives later, `run` ends when it comes due, and the call stays. With --raw calls are fired as plain messages:
-    acknowledged without being called, and their schedules end.
+    call arrives later, `run` ends when it comes due, and the call stays. Without COMMAND the same holds for schedules,
+    whose bodies are work to be done. With --raw calls are fired as plain messages: acknowledged without being called,
+    and their schedules end; the bodies of other schedules are written, and those go on.
 
     A wheel has one keeper. A second `run` waits as its standby and takes over the moment the first is gone. SIGTERM,
     Ctrl-C and `pause --drain` finish what is in hand and exit with 0; a second signal aborts. With --once or
@@ -115,7 +116,7 @@ def command(
     """
     _check_program(argv, for_a_command=jobs > 1 or timeout is not None)
     if not raw:
-        _refuse_calls(out)
+        _refuse_calls(out, has_command=bool(argv))
     with Service() as service, Stop() as stop:
         try:
             keeper = _open(out, no_wait, on_jump, history, keep_dead, service)
@@ -149,10 +150,10 @@ def _check_program(argv: tuple[str, ...], *, for_a_command: bool) -> None:
         )
 
 
-def _refuse_calls(out: Output) -> None:
+def _refuse_calls(out: Output, *, has_command: bool) -> None:
     """Raise before this becomes the keeper: as a standby it would take over from the program with the handlers."""
     with Wheel(out.dir, force=out.force) as wheel:
-        call = pending_call(wheel)
+        call = pending_call(wheel) if has_command else pending_call(wheel, is_work)
     if call is not None:
         raise refused(call)
 
@@ -214,7 +215,7 @@ def _run_commands(runner: CommandRunner, stop: Stop, go_on: GoOn, once: bool, se
     except Abort:
         runner.commands.abort()
         raise
-    done, retried, buried = (runner.counts[key] for key in ("done", "retried", "buried"))
+    done, retried, buried, waits = (runner.counts[key] for key in ("done", "retried", "buried", "waits"))
     if stop.asked or runner.is_drained:
         return
     if buried:
@@ -222,8 +223,8 @@ def _run_commands(runner: CommandRunner, stop: Stop, go_on: GoOn, once: bool, se
             "partly", f"{done:,} done, {count(buried, 'dead letter')}",
             hint="`filewheel dead list` lists them",
         )  # fmt: skip
-    if retried and once:
-        raise Failure("partly", f"{done:,} done, {retried:,} failed and to be tried again")
+    if (retried or waits) and once:
+        raise Failure("partly", f"{done:,} done, {retried + waits:,} failed and to be tried again")
 
 
 command.allow_interspersed_args = False  # options after the command's name belong to the command

@@ -16,6 +16,7 @@ import shlex
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from filewheel import BadArgument
 from filewheel.scheduling.cron import Zone, read_recurrence
@@ -27,7 +28,28 @@ NAME_CHARS_MAX = 100
 _VARIABLE = re.compile(r"""\s*(?P<name>[A-Za-z_][A-Za-z0-9_]*|"[^"=]*"|'[^'=]*')\s*=\s*(?P<value>.*?)\s*""")
 _NAME = re.compile(r"#\s*name:\s*(\S.*?)\s*")
 _FIELDS = 5
-_BUILT_IN = ("cd", "test", "[", ".", "exec", "command")
+_COMMANDS = frozenset(
+    [
+        ".",
+        ":",
+        "cd",
+        "command",
+        "eval",
+        "exec",
+        "exit",
+        "export",
+        "for",
+        "if",
+        "run-parts",
+        "set",
+        "test",
+        "trap",
+        "umask",
+    ]
+)
+"""Words that begin a command wherever it runs."""
+_SYSTEM = re.compile(r"/etc/(crontab|cron\.d/[^/]*)")
+"""Files whose lines name a user, as crontab(5) says."""
 _HELP = "five fields and a command: 30 3 * * * backup.sh"
 
 
@@ -56,6 +78,11 @@ class Problem:
         return f"line {self.line}: {self.text!r}: {self.why}" + (f"; try: {self.hint}" if self.hint else "")
 
 
+def is_system_crontab(path: str) -> bool:
+    """Return whether cron reads a user in each line of this file."""
+    return _SYSTEM.fullmatch(os.path.realpath(path)) is not None
+
+
 @dataclass
 class Crontab:
     """What a crontab says."""
@@ -66,6 +93,8 @@ class Crontab:
     """What means something else here."""
     verbs: frozenset[str] = frozenset()
     """Names that no schedule may have."""
+    has_users: bool = False
+    """Each line names a user before its command."""
     _tz: str = ""
     _given: str = ""
     _next_name: str = ""
@@ -131,7 +160,7 @@ class Crontab:
             raise BadArgument("there is no command", hint=_HELP)
         if not tz:
             raise BadArgument("a crontab is in local time, and its zone is not said", hint=f"--tz {machine_zone()}")
-        _check_user(command)
+        self._check_user(command)
         self.jobs.append(Job(number, self._named(command), when, tz, self._body(command), text))
 
     def _named(self, command: str) -> str:
@@ -166,24 +195,32 @@ class Crontab:
             script = f"{{ {parts[0].strip()}\n}} <<'{end}'\n{data}\n{end}"
         return f"{exports}{script}".encode("utf-8", "surrogateescape")
 
+    def _check_user(self, command: str) -> None:
+        """Raise BadArgument for the user field of a system crontab: it would be run as a command."""
+        word, *rest = command.split(None, 2)[:2]
+        path = self._exports.get("PATH")
+        is_user = _is_user(word) and shutil.which(word, path=path) is None and _is_command(*rest, path=path)
+        if is_user or self.has_users:
+            raise BadArgument(
+                f"{word!r} is a user, and no program: this is a line of a system crontab",
+                hint="without the user; jobs run as the user of `filewheel run`",
+            )
 
-def _check_user(command: str) -> None:
-    """Raise BadArgument for the user field of a system crontab: it would be run as a command."""
-    word, _, rest = command.partition(" ")
+
+@lru_cache
+def _is_user(word: str) -> bool:
     try:
         pwd.getpwnam(word)
     except (KeyError, ValueError):
-        return
-    if shutil.which(word) is None and _is_command(rest.split()[:1]):
-        raise BadArgument(
-            f"{word!r} is a user, and no program: this is a line of a system crontab",
-            hint="without the user; jobs run as the user of `filewheel run`",
-        )
+        return False
+    return True
 
 
-def _is_command(words: list[str]) -> bool:
-    word = words[0] if words else ""
-    return "/" in word or word in _BUILT_IN or (word.isalnum() and shutil.which(word) is not None)
+def _is_command(word: str = "", *, path: str | None) -> bool:
+    """Return whether a command begins with this word: a program, a path, a word of the shell, or a variable."""
+    if word in _COMMANDS or word.startswith(("!", "(", "[", "{")) or "/" in word:
+        return True
+    return _VARIABLE.match(word) is not None or shutil.which(word, path=path) is not None
 
 
 def _unquoted(value: str) -> str:

@@ -12,8 +12,9 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Protocol, Self
 
+import click
 import msgpack
 
 from filewheel import BadArgument, MessageId
@@ -32,7 +33,14 @@ def stdin() -> BinaryIO:
     return sys.stdin.buffer
 
 
-def read_lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | None]]:
+class Lines(Protocol):
+    """A stream of bytes, or a part of one."""
+
+    def readline(self, limit: int, /) -> bytes:
+        """Return the next line, or the part of it up to a limit; the empty string at the end."""
+
+
+def read_lines(stream: Lines, limit: int) -> Iterator[tuple[int, bytes | None]]:
     """Yield each line with its number, from 1; None in the place of a line of more than `limit` bytes."""
     number = 0
     while line := stream.readline(limit + 1):
@@ -107,6 +115,13 @@ def read_ids(words: Iterable[str]) -> list[MessageId]:
         else:
             found[MessageId.parse(word)] = None
     return list(found)
+
+
+def check_filters(**filters: str | None) -> None:
+    """Raise UsageError for an empty filter of what is to be changed: a variable that was not set chooses nothing."""
+    for name, text in filters.items():
+        if text == "":
+            raise click.UsageError(f"--{name} is empty, so nothing says which; --all without it is for all")
 
 
 def _ids_on_stdin() -> Iterator[MessageId]:

@@ -6,7 +6,9 @@ Invariant: nothing here raises for a message that the library could read.
 
 from __future__ import annotations
 
-from filewheel import Message, Overdue, StoredSchedule, Wheel, schedule_of
+from collections.abc import Callable
+
+from filewheel import Message, Overdue, PlainOccurrences, StoredSchedule, Wheel, schedule_of
 from filewheel.live.message_fields import arguments_of as arguments_of
 from filewheel.live.message_fields import call_fields as call_fields
 from filewheel.live.message_fields import call_text as call_text
@@ -19,14 +21,19 @@ from filewheel.tools.calls import count_calls, first_call
 
 from ..failure import Failure
 from ..times import to_datetime
-from .text import RUN, WORK, count
+from .text import RUN, RUN_JOBS, WORK, count
 
 _LOOKED_AT = 100_000
 
 
-def pending_call(wheel: Wheel) -> Message | None:
+def pending_call(wheel: Wheel, is_call: Callable[[Message], bool] = PlainOccurrences.refuses) -> Message | None:
     """Return the first pending message that only a scheduler may fire. Cost: reads the next 100,000 at most."""
-    return first_call(wheel, _LOOKED_AT)
+    return first_call(wheel, _LOOKED_AT, is_call)
+
+
+def is_work(message: Message) -> bool:
+    """Return whether a message is a call, or an occurrence: to write its body to stdout is not to do it."""
+    return SCHEDULE in message.headers or PlainOccurrences.refuses(message)
 
 
 def overdue_advice(wheel: Wheel, due: Overdue, now_us: int) -> list[str]:
@@ -36,7 +43,7 @@ def overdue_advice(wheel: Wheel, due: Overdue, now_us: int) -> list[str]:
     """
     overdue = due.count
     if pending_call(wheel) is None:
-        return [f"{count(overdue, 'message')}; {RUN} fires {_them(overdue)}"]
+        return [f"{count(overdue, 'message')}; {who_fires(wheel)} fires {_them(overdue)}"]
     if due.paused:
         return [f"{count(overdue, 'message')} beside the paused; {WORK} fires the calls among them"]
     if overdue > _LOOKED_AT:
@@ -55,14 +62,21 @@ def _them(number: int) -> str:
 
 def who_fires(wheel: Wheel) -> str:
     """Return the command that fires this wheel: `work` where calls of handlers wait. Cost: that of `pending_call`."""
-    return RUN if pending_call(wheel) is None else WORK
+    if pending_call(wheel) is not None:
+        return WORK
+    return RUN if pending_call(wheel, is_work) is None else RUN_JOBS
 
 
 def refused(message: Message) -> Failure:
-    """Return why `run` does not fire a message: firing it here would lose the call, and end its schedule."""
+    """Return why `run` does not fire a message: firing it here would lose the call or the work, or end its schedule."""
+    stored = schedule_of(message)
+    if stored is not None and stored.is_plain:
+        return Failure(
+            "usage", f"message {message.id} is an occurrence of the schedule {stored.name!r}: without a COMMAND its "
+            "body would be written to stdout, and count as done",
+            hint="`filewheel run -- sh` runs it; `filewheel run --raw` writes it, and the schedule goes on",
+        )  # fmt: skip
     what = "an occurrence of a schedule" if SCHEDULE in message.headers else "a call of a handler"
-    if SCHEDULE in message.headers and schedule_of(message) is None:
-        what = "an occurrence of a schedule that this version cannot read"
     rest = f", or `filewheel cancel {message.id}`; `filewheel run --raw` would acknowledge it without calling it"
     if SCHEDULE in message.headers:
         rest = "; a cancel, or `filewheel run --raw`, would end the schedule"

@@ -28,7 +28,7 @@ def state_words(message: Message, running: Running, now_us: int) -> str:
     """Return the state of a pending message in a few words: "runs 12s, try 2"."""
     state = running.pending_state(message.id)
     if state != "running":
-        return state
+        return state if message.waits is None else "waits"
     run = running.find(message.id)
     since = "" if run is None or run.begun_us is None else f" {span(max(0, now_us - run.begun_us))}"
     attempt = f", try {message.attempt + 1}" if message.attempt else ""

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from filewheel import Pauses, Running, StoredSchedule, Wheel, schedule_of
-from filewheel.message import SCHEDULE
 from filewheel.tools.dump import iso
 
 from .. import times
@@ -32,7 +31,7 @@ def list_schedules(out: Output, name: str | None) -> None:
         def each() -> Iterator[StoredSchedule]:
             for number, message in enumerate(snapshot.messages()):
                 progress.at(number)
-                stored = schedule_of(message) if SCHEDULE in message.headers else None
+                stored = schedule_of(message)
                 if stored is not None and (name is None or stored.name == name or fnmatchcase(stored.name, name)):
                     yield stored
 
@@ -105,3 +104,6 @@ def _print_table(out: Output, found: list[StoredSchedule], pauses: Pauses, runni
              stored.missed, *([origin] if wide else []), body.strip())
         )  # fmt: skip
     out.table(columns, rows)
+    for stored in found:
+        if why := stored.occurrence.waits or stored.unreadable:
+            out.warn(f"{stored.name}: {why}")

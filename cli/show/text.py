@@ -21,6 +21,7 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 ELLIPSIS = "…"
 RUN = "`filewheel run`"
+RUN_JOBS = "`filewheel run -- sh`"
 WORK = "`filewheel work MODULE:NAME`"
 """The commands that fire messages, as an advice names them."""
 

@@ -122,7 +122,7 @@ class Due(AsyncIterator[Message]):
                 keeper.ack_soon(present)
             self._present = None
         while (message := await keeper.next_message(self._limit, wait=self._wait)) is not None:
-            late = self._occurrences.missed(message)
+            late = self._occurrences.passed_over(message)
             if late is None:
                 self._present, self._began_us = message, self._clock.now_us()
                 return message

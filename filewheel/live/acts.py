@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from filewheel.checks import check_choice, check_number
 from filewheel.errors import BadArgument, FilewheelError, NotFound
 from filewheel.live.message_fields import row_fields
-from filewheel.message import SCHEDULE, Message, MessageId
+from filewheel.message import Message, MessageId
 from filewheel.runs.kills import Killed
 from filewheel.schedules.definition import schedule_of
 from filewheel.wheel import Wheel
@@ -82,7 +82,7 @@ class Proposal:
         """The schedules that it would end, because it cancels their next occurrence."""
         if self.act.verb != "cancel":
             return []
-        definitions = [schedule_of(m) for m in self.found if SCHEDULE in m.headers]
+        definitions = map(schedule_of, self.found)
         return [definition.name for definition in definitions if definition is not None]
 
     @property

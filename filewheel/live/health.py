@@ -23,17 +23,21 @@ from filewheel.disk.paused import read_pauses
 from filewheel.env import Env
 from filewheel.errors import Damaged, FilewheelError, disk_errors
 from filewheel.format.pauses import PausedMessages, Pauses
-from filewheel.format.record import ID
+from filewheel.format.record import ID, unpack_put
 from filewheel.live.backups import trouble_of
 from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
-from filewheel.message import ID_END, ID_MIN, US_PER_S, MessageId, due_of, id_floor
+from filewheel.message import ID_END, ID_MIN, US_PER_S, WAITS, MessageId, due_of, id_floor
 from filewheel.replication.health import missing_files
 from filewheel.roster.roster import Roster, read_roster
+from filewheel.schedules.occurrences import WAIT_US
 from filewheel.tools.dump import iso
 
 MAX_LAG_S = 60.0
 MIN_FREE_BYTES = 16 << 20
 """Below this a keeper has no room to deal, and soon producers have none to enqueue."""
+_WAITS = WAITS.encode()
+_Late = tuple[int, str]
+"""When a message was due, and its id, with the reason if it cannot begin."""
 _PATIENCE_US = 15 * US_PER_S
 """A keeper that came around within this time is alive, whatever the limit: it says so every five seconds."""
 
@@ -129,7 +133,7 @@ def check_health(
                 pauses, paused = _paused(directory)
                 waits, dead, files = _waiting(directory, pauses, max_dead)
                 now_us = env.clock.now_us()  # after the look: what has fired since then is not waiting
-                lag_us = max(0, now_us - due_of(waits)) if waits is not None else 0
+                lag_us = max(0, now_us - waits[0]) if waits is not None else 0
                 checks += [files, paused, *_keeper(directory, max_lag_us, needs_keeper=needs_keeper)]
                 checks.append(_lag(waits, lag_us, max_lag_us))
             checks.append(_room(directory, min_free_bytes))
@@ -170,23 +174,32 @@ def _paused(directory: Directory) -> tuple[Pauses, Check]:
     return pauses, Check("paused", "", f"paused, and not judged: {pauses}" if pauses.entries else "nothing is")
 
 
-def _waiting(directory: Directory, pauses: Pauses, max_dead: int | None) -> tuple[bytes | None, int | None, Check]:
-    """Return the id of the first due message that has not begun and is not paused, how many dead letters there are, and
-    whether all files can be read that were needed. Dead letters are counted to one more than `max_dead`.
+def _waiting(directory: Directory, pauses: Pauses, max_dead: int | None) -> tuple[_Late | None, int | None, Check]:
+    """Return the first due message that has not begun and is not paused, how many dead letters there are, and whether
+    all files can be read that were needed. Dead letters are counted to one more than `max_dead`.
+
+    One that the keeper deferred because it cannot begin it has been due since then.
     """
     held = PausedMessages(pauses)
     begun = frozenset(_begun(directory))
     missing = missing_files(directory)
-    first = None
+    late: list[_Late] = []
     with Snapshot(directory) as snapshot:
-        for put in snapshot.puts(ID_MIN, id_floor(max(0, directory.env.clock.now_us()))):
+        now = id_floor(max(0, directory.env.clock.now_us()))
+        for put in snapshot.puts(ID_MIN, now):
             if put[ID] not in begun and not held.holds(put):
-                first = put[ID]
+                late.append((due_of(put[ID]), str(MessageId(put[ID]))))
                 break
+        for put in snapshot.puts(now, id_floor(due_of(now) + WAIT_US)):
+            if _WAITS in put and not held.holds(put):
+                message = unpack_put(put)
+                if message.waits_since_us is not None:
+                    late.append((message.waits_since_us, f"{message.id}: {message.waits}"))
         dead = None
         if max_dead is not None:
             dead = sum(1 for _ in islice(snapshot.puts(DEAD_FLOOR, ID_END), max_dead + 1))
         names = dict.fromkeys([*missing, *(damage.name for damage in snapshot.problems())])
+    first = min(late, default=None)
     if not names:
         return first, dead, Check("files", "", "no file is missing or damaged, as far as was read")
     some = ", ".join([*names][:3]) + (", …" if len(names) > 3 else "")
@@ -237,12 +250,12 @@ def _is_busy(directory: Directory) -> bool:
         return bool(snapshot.find(ids))
 
 
-def _lag(waits: bytes | None, lag_us: int, max_lag_us: int) -> Check:
+def _lag(waits: _Late | None, lag_us: int, max_lag_us: int) -> Check:
     if waits is None:
         return Check("lag", "", "no due message waits")
     text = f"the first due message has waited for {_span(lag_us)}"
     if lag_us > max_lag_us:
-        return Check("lag", "late", f"{text}: {MessageId(waits)}")
+        return Check("lag", "late", f"{text}: {waits[1]}")
     return Check("lag", "", text)
 
 

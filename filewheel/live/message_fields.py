@@ -20,7 +20,7 @@ from filewheel.errors import Damaged
 from filewheel.message import ARGS, US_PER_S, Message
 from filewheel.schedules.cron import Cron
 from filewheel.schedules.definition import StoredSchedule, schedule_of
-from filewheel.schedules.recurrence import Once, Recurrence
+from filewheel.schedules.recurrence import Once, Recurrence, Unreadable
 from filewheel.scheduling.call import call_of
 from filewheel.timespec import parse_duration, span
 from filewheel.tools.dump import iso, to_json
@@ -169,10 +169,12 @@ def _key_of(key: Any) -> str:
 # -- recurring work -------------------------------------------------------------------------------------------
 
 
-def when_of(recurrence: Recurrence) -> tuple[str, str | None]:
+def when_of(recurrence: Recurrence | Unreadable) -> tuple[str, str | None]:
     """Return a recurrence as `filewheel when` takes it, or a single time, and the zone; only cron has one."""
     if isinstance(recurrence, Cron):
         return recurrence.text, recurrence.tz
+    if isinstance(recurrence, Unreadable):
+        return recurrence.text, None
     if isinstance(recurrence, Once):
         return f"at {iso(recurrence.at_us).replace('.000000Z', 'Z')}", None
     us = recurrence.interval_us
@@ -184,7 +186,7 @@ def when_of(recurrence: Recurrence) -> tuple[str, str | None]:
 
 
 def schedule_fields(definition: StoredSchedule) -> dict[str, Any]:
-    """Return the JSON fields of a schedule's definition; `start` to `source` are missing where they are not set."""
+    """Return the JSON fields of a schedule's definition; `start` to `waits` are missing where they are not set."""
     when, zone = when_of(definition.recurrence)
     more: dict[str, Any] = {
         "start": None if definition.start_us is None else iso(definition.start_us),
@@ -193,6 +195,8 @@ def schedule_fields(definition: StoredSchedule) -> dict[str, Any]:
         "count": definition.count,
         "left": definition.left,
         "source": definition.source or None,
+        "unreadable": definition.unreadable or None,
+        "waits": definition.occurrence.waits,
     }
     return {
         "name": definition.name,

@@ -88,7 +88,7 @@ def _sorted(snapshot: Snapshot, ids: set[bytes]) -> Schedules:
     for put in snapshot.find(ids).values():
         with contextlib.suppress(Damaged):
             message = unpack_put(put)
-            definition = schedule_of(message) if SCHEDULE in message.headers else None
+            definition = schedule_of(message)
             if definition is not None:
                 found.append((definition, message))
     found.sort(key=_next)

@@ -34,11 +34,11 @@ EVENTS = {
     "skipped": "Messages not started because they were too late.",
     "coalesced": "Messages not started because a call of the same name started after they were due.",
     "missed": 'Occurrences of a schedule not started, with missed="skip", because they were too late.',
-    "stopped": "Occurrences of a schedule that the firing program no longer defines.",
     "deferred": "Messages put back unstarted because of catch_up_per_s.",
     "timed_out": "Handlers that ran longer than they may.",
     "killed": "Calls that `filewheel kill` ended.",
-    "unknown": "Messages without a registered handler; the label is the topic.",
+    "unknown": "Messages that the firing program has no handler for, or whose schedule it does not declare or cannot "
+    "read; the label is the topic.",
     "cancelled": "Messages cancelled by this process.",
     "dead_dropped": "Dead letters dropped because they were older than keep_dead_s.",
     "took_over": "How often this process became the keeper.",

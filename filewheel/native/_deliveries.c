@@ -20,7 +20,7 @@ static const char *const STAMP_NAMES[STAMPS] = {
 static const char *const LEFT_OUT[] = {"filewheel-error", "filewheel-origin", "filewheel-first-due-ms"};
 static const char *const ROUTING[] = {
     "scheduler-epoch", "filewheel-delay-ms", "scheduler-target-topic", "scheduler-target-key",
-    "filewheel-target-partition",
+    "filewheel-target-partition", "filewheel-unless-due-ms",
 };
 #define ROOT "filewheel-root"
 #define DEAD_US 253402300800000000u /* as in message.py: from here on a due is that of a burial */
@@ -251,7 +251,7 @@ static PyObject *kept_headers(const unsigned char **at, const unsigned char *end
             break;
         }
         if (is_one(&name, STAMP_NAMES, STAMPS) || is_one(&name, LEFT_OUT, 3) ||
-            (!batch->keep_routing && is_one(&name, ROUTING, 5)))
+            (!batch->keep_routing && is_one(&name, ROUTING, 6)))
             continue;
         PyObject *text = PyUnicode_DecodeASCII((const char *)name.at, name.size, NULL);
         int failed = append(headers, pair_of(text, bytes_of(&value)));

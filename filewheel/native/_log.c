@@ -7,7 +7,7 @@
 #include "_loops.h"
 
 #define RECORD_BYTES 300 /* as in kafka/node/intake.py */
-#define FIELDS 7
+#define FIELDS 8
 
 enum { PARTITION, OFFSET, KEY, VALUE, HEADERS, TIMESTAMP, RECORD_SLOTS };
 static const char *const RECORD_NAMES[RECORD_SLOTS] = {"partition", "offset", "key", "value", "headers", "timestamp_ms"};
@@ -174,6 +174,9 @@ static void note(Asked *asked, PyObject *name, PyObject *value)
     case 22:
         if (IS(name, "scheduler-target-topic"))
             asked->target = value;
+        break;
+    case 23:
+        asked->is_other |= IS(name, "filewheel-unless-due-ms");
         break;
     case 26:
         asked->is_other |= IS(name, "filewheel-target-partition");
@@ -375,15 +378,19 @@ static PyObject *put_of(PyObject *record, const Rules *rules)
     if (envelope == NULL)
         return NULL;
     PyObject *due = PyLong_FromLongLong(due_ms * 1000);
-    PyObject *put = due == NULL ? NULL : ((PyTypeObject *)put_type)->tp_alloc((PyTypeObject *)put_type, FIELDS);
+    PyObject *never_due = PyLong_FromLong(-1);
+    PyObject *put = due == NULL || never_due == NULL
+                        ? NULL
+                        : ((PyTypeObject *)put_type)->tp_alloc((PyTypeObject *)put_type, FIELDS);
     if (put == NULL) {
         Py_XDECREF(due);
+        Py_XDECREF(never_due);
         Py_DECREF(envelope);
         return NULL;
     }
     PyObject *fields[FIELDS] = {
         Py_NewRef(*slot(record, OFFSET)), due, Py_NewRef(target), envelope, Py_NewRef(stamp),
-        Py_NewRef(rules->keyed ? key : Py_None), Py_NewRef(Py_False),
+        Py_NewRef(rules->keyed ? key : Py_None), Py_NewRef(Py_False), never_due,
     };
     for (int i = 0; i < FIELDS; i++)
         PyTuple_SET_ITEM(put, i, fields[i]);

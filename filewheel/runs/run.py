@@ -169,7 +169,7 @@ class Ended:
     """How long the work took, by a clock that does not step; None when it did not begin."""
     outcome: str
     """"acked", "retried", "dead", "killed", "cancelled" (while it ran), "skipped" (too late), "missed", "coalesced",
-    "stopped" (its schedule), "unknown" (no handler)."""
+    "unknown" (no handler, or its schedule is not declared or cannot be read)."""
     error: str
     """Why it failed, or was not done."""
     place: str

@@ -15,10 +15,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeGuard
 
 from filewheel.checks import check_number, check_whole, shown
-from filewheel.errors import BadArgument
+from filewheel.errors import BadArgument, FilewheelError, said
 from filewheel.message import (
     ARGS,
     DUE_END_US,
@@ -33,7 +33,16 @@ from filewheel.message import (
     to_datetime,
 )
 from filewheel.schedules.cron import Cron
-from filewheel.schedules.recurrence import Every, Missed, Once, Recurrence, from_text, is_skipped, read_recurrence
+from filewheel.schedules.recurrence import (
+    Every,
+    Missed,
+    Once,
+    Recurrence,
+    Unreadable,
+    from_text,
+    is_skipped,
+    read_recurrence,
+)
 from filewheel.timespec import at_us, check_due, delay_us
 
 When = str | float | timedelta | Cron | Every
@@ -55,12 +64,12 @@ class Definition:
     """A schedule, without what its occurrences carry."""
 
     name: str
-    recurrence: Recurrence
+    recurrence: Recurrence | Unreadable
     missed: Missed = "once"
     grace_us: int = GRACE_US
     """With missed="skip": the latest that an occurrence is still called."""
     is_declared: bool = True
-    """Declared in the program: it ends when the program that fires no longer declares it."""
+    """Declared in a program: only a program that declares it calls its occurrences, and they wait for one."""
     start_us: int | None = None
     """No occurrence is due before it."""
     end_us: int | None = None
@@ -160,6 +169,18 @@ class StoredSchedule(Definition):
     """The message that stores it: the next occurrence, or the one that runs."""
 
     @property
+    def unreadable(self) -> str:
+        """Why its times cannot be read here and now; the empty string when they can."""
+        return self.recurrence.why if isinstance(self.recurrence, Unreadable) else ""
+
+    @property
+    def first_due_us(self) -> int:
+        """When the occurrence was due for the first time: no retry, deferral or reschedule makes it later."""
+        message = self.occurrence
+        dues = (message.waits_since_us, None if message.root is None else message.root.due_us, message.due_us)
+        return min(us for us in dues if us is not None)
+
+    @property
     def next(self) -> datetime:
         """When the occurrence is due, as an aware datetime in UTC."""
         return self.occurrence.due
@@ -181,9 +202,16 @@ def is_plain(stored: StoredSchedule) -> bool:
 
 
 def schedule_of(message: Message) -> StoredSchedule | None:
-    """Read the schedule that an occurrence stores; None when it is missing or unreadable."""
+    """Read the schedule that an occurrence stores; None when the message is no occurrence.
+
+    One that cannot be read here and now says why, in `unreadable`.
+    """
+    if SCHEDULE not in message.headers:
+        return None
+    stored: dict[str, Any] = {}
+    time_us = (message.root or message.id).due_us
     try:
-        stored: dict[str, Any] = json.loads(message.headers[SCHEDULE])
+        stored = json.loads(message.headers[SCHEDULE])
         options = {name: stored[name] for name in _OPTIONS if name in stored}
         left = stored.get("left", options.get("count"))
         if left is not None:
@@ -196,11 +224,21 @@ def schedule_of(message: Message) -> StoredSchedule | None:
             bool(stored["declared"]),
             **options,
             left=left,
-            time_us=check_whole("time_us", stored.get("time_us", (message.root or message.id).due_us), least=0),
+            time_us=check_whole("time_us", stored.get("time_us", time_us), least=0),
             occurrence=message,
         )
-    except (KeyError, ValueError, TypeError, RecursionError):
-        return None
+    except (KeyError, ValueError, TypeError, RecursionError, FilewheelError) as exc:
+        why = said(exc) if isinstance(exc, FilewheelError) else "its definition is not one of this version"
+    found = stored if isinstance(stored, dict) else {}
+    source = found.get("source")
+    return StoredSchedule(
+        next((name for name in (found.get("name"), schedule_name_of(message.headers)) if is_name(name)), "?"),
+        Unreadable(str(found.get("when", "")), why),
+        is_declared=bool(found.get("declared")),
+        source=source if isinstance(source, str) else "",
+        time_us=time_us,
+        occurrence=message,
+    )
 
 
 def moved_on(message: Message, left: int | None, time_us: int | None) -> str:
@@ -216,9 +254,14 @@ def moved_on(message: Message, left: int | None, time_us: int | None) -> str:
 # -- arguments --------------------------------------------------------------------------------------------------------
 
 
+def is_name(name: object) -> TypeGuard[str]:
+    """Return whether a schedule may have this name."""
+    return isinstance(name, str) and 1 <= len(name.encode("utf-8", "surrogatepass")) <= NAME_BYTES_MAX
+
+
 def check_name(name: str) -> str:
     """Return the name of a schedule, or raise BadArgument."""
-    if not isinstance(name, str) or not 1 <= len(name.encode("utf-8", "surrogatepass")) <= NAME_BYTES_MAX:
+    if not is_name(name):
         raise BadArgument(f"the name of a schedule is a str of 1 to {NAME_BYTES_MAX} bytes, not {shown(name)}")
     return name
 

@@ -17,7 +17,7 @@ from filewheel.message import ARGS, RETRY, TIMEOUT, US_PER_S, to_datetime
 from filewheel.schedules.cron import Cron
 from filewheel.schedules.definition import UNSET, OneOrMore, Options, StoredSchedule, Time, Unset, recurrence_of
 from filewheel.schedules.planting import Plant, own_headers
-from filewheel.schedules.recurrence import Every, Missed, Once, Recurrence
+from filewheel.schedules.recurrence import Every, Missed, Once, Recurrence, Unreadable
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Edit:
     count: int | Unset | None = UNSET
 
     def of(self, living: StoredSchedule) -> Plant:
-        """Return the schedule as it is to be. Raises BadArgument."""
+        """Return the schedule as it is to be. Raises BadArgument, also when the stored one cannot be read here."""
         recurrence = self._recurrence(living)
         is_once = isinstance(recurrence, Once)
         before = Options(
@@ -86,6 +86,11 @@ class Edit:
 
     def _recurrence(self, living: StoredSchedule) -> Recurrence:
         before = living.recurrence
+        if isinstance(before, Unreadable):
+            raise BadArgument(
+                f"the schedule {living.name!r} cannot be read here: {before.why}",
+                hint=f"start it anew: filewheel schedule {living.name} ...",
+            )
         if not isinstance(self.when, Unset):
             zone = before.tz if isinstance(before, Cron) else "UTC"
             return recurrence_of(self.when, zone if isinstance(self.tz, Unset) else self.tz)

@@ -2,7 +2,8 @@
 
 Two administrators and a keeper may do this at once. So what waits is read first, and the frame is written only if the
 same message still has the key; otherwise everything is decided again.
-Invariant: several schedules are planted in one frame; none is planted if one is refused.
+Invariants: several schedules are planted in one frame; none is planted if one is refused. An occurrence that is due is
+never replaced by another time: with any new definition it keeps its due, unless it runs already.
 """
 
 from __future__ import annotations
@@ -15,11 +16,23 @@ from filewheel.errors import BadArgument, KeyHeld, Locked
 from filewheel.format.ids import MINT
 from filewheel.format.record import pack_middle, pack_payload
 from filewheel.keys.unique import Ask
-from filewheel.message import ARGS, DETAILS, DUE, HISTORY, KEY, OF_SCHEDULE, SCHEDULE, Message, MessageId, receipt
+from filewheel.message import (
+    ARGS,
+    DETAILS,
+    DUE,
+    HISTORY,
+    KEY,
+    OF_SCHEDULE,
+    SCHEDULE,
+    WAITS,
+    Message,
+    MessageId,
+    receipt,
+)
 from filewheel.schedules.definition import ASTRAY_US, Definition, StoredSchedule, schedule_key, schedule_of
 
 _TRIES = 100
-_OWN = (KEY, SCHEDULE, OF_SCHEDULE, HISTORY, DETAILS, DUE)
+_OWN = (KEY, SCHEDULE, OF_SCHEDULE, HISTORY, DETAILS, DUE, WAITS)
 """Headers that are not the caller's."""
 
 
@@ -43,6 +56,7 @@ class Plant:
             and (self.topic, self.payload) == (message.topic, message.payload)
             and dict(self.headers) == own_headers(message)
             and self.left in (None, living.left)
+            and message.waits is None
         )
 
 
@@ -139,9 +153,9 @@ def _decided(site: Site, plant: Plant, message: Message | None) -> Ask | Message
             f"all {definition.count} occurrences of the schedule {definition.name!r} have passed, or run now",
             hint="a higher count, or a later start",
         )
-    # Also one that is overdue: a new body must not cost a call.
-    if living is not None and definition.has_times_of(living) and not is_astray(living, now_us) and not runs:
-        time_us, due_us = living.time_us, living.occurrence.due_us
+    if living is not None and not runs and _keeps_due(definition, living, now_us):
+        since_us = living.occurrence.waits_since_us
+        time_us, due_us = living.time_us, living.occurrence.due_us if since_us is None else since_us
     else:
         time_us = definition.after(now_us)
         due_us = definition.due_us(time_us, MINT.id_at(time_us))
@@ -157,7 +171,7 @@ def check_kind(plant: Plant, message: Message, living: StoredSchedule | None, pa
     definition = plant.definition
     what, hint = "", ""
     if living is None:
-        what = "a message that is no readable occurrence of a schedule"
+        what = "a message that is no occurrence of a schedule"
         hint = f"filewheel inspect {message.id}"
     elif living.is_plain != (ARGS not in plant.headers and not definition.is_declared):
         what = "a schedule of plain messages" if living.is_plain else "a schedule of calls of a handler"
@@ -171,11 +185,19 @@ def check_kind(plant: Plant, message: Message, living: StoredSchedule | None, pa
         )
 
 
+def _keeps_due(definition: Definition, living: StoredSchedule, now_us: int) -> bool:
+    """Return whether a new definition leaves an occurrence its due: it was due already, or has the same times."""
+    # mutant: due-replaced
+    return living.first_due_us <= now_us or (definition.has_times_of(living) and not is_astray(living, now_us))
+
+
 def is_astray(living: StoredSchedule, now_us: int) -> bool:
     """Return whether an occurrence is due long after the next time: its time came from a wrong clock.
 
     A rescheduled or retried one has a root, and keeps its time.
     """
+    if living.unreadable:
+        return False
     try:
         return living.occurrence.root is None and living.time_us > living.after(now_us + ASTRAY_US)
     except BadArgument:  # it ends before

@@ -10,10 +10,11 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
+from functools import lru_cache
 from typing import Literal, Protocol, TypeAlias, get_args
 
 from filewheel.checks import shown
-from filewheel.errors import BadArgument
+from filewheel.errors import BadArgument, FilewheelError
 from filewheel.message import DUE_END_US, US_PER_S, to_datetime
 from filewheel.schedules.cron import Cron
 from filewheel.timespec import check_due, delay_us, parse_duration
@@ -22,6 +23,8 @@ INTERVAL_US_MIN = 1000
 """A millisecond. Each occurrence is a message that is written, fired and acknowledged; no disk is faster."""
 
 _SHOWN = 64
+_KNOWN_MAX = 1 << 14
+"""So many expressions are read once: that of a call that began is known at its end, whatever the machine lacks then."""
 
 
 class Every:
@@ -114,21 +117,51 @@ class Once:
         return f"Once({self.at_us})"
 
 
+class Unreadable:
+    """Times that cannot be read here and now: a zone that this machine lacks, or the text of a newer version."""
+
+    __slots__ = ("text", "why")
+
+    def __init__(self, text: str, why: str) -> None:
+        """Keep the text, and why it cannot be read."""
+        self.text = text
+        self.why = why
+
+    def after(self, us: int) -> int:
+        """Raise FilewheelError: there are times, and they are not known."""
+        raise FilewheelError(f"its times cannot be read here: {self.why}")
+
+    times = after
+
+    def to_text(self) -> str:
+        """Return the text as it was stored."""
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Unreadable({self.text!r})"
+
+
 Recurrence: TypeAlias = Cron | Every | Once
 
 Missed = Literal["once", "all", "skip"]
 """The policy for occurrences whose time passed while no scheduler ran."""
 
 
+@lru_cache(_KNOWN_MAX)
+def cron_of(text: str, tz: str) -> Cron:
+    """Return a cron expression; the same one for the same text and zone. Raises as Cron."""
+    return Cron(text, tz)
+
+
 def from_text(text: str) -> Recurrence:
-    """Read the text of `to_text`. Raises BadArgument for other text."""
+    """Read the text of `to_text`. Raises BadArgument for other text, DiskError when a zone cannot be read."""
     try:
         fields = json.loads(text)
     except (ValueError, TypeError, RecursionError):
         fields = None
     keys = sorted(fields) if isinstance(fields, dict) else []
     if keys == ["cron", "tz"]:
-        return Cron(fields["cron"], fields["tz"])
+        return cron_of(fields["cron"], fields["tz"])
     if keys == ["every_us", "start_us"] and all(type(value) is int for value in fields.values()):
         return Every(timedelta(microseconds=max(0, min(fields["every_us"], DUE_END_US))), fields["start_us"])
     if keys == ["at_us"]:
@@ -146,7 +179,7 @@ def read_recurrence(text: str, tz: str = "UTC") -> Recurrence:
         return Every(timedelta(microseconds=_duration_us(words[6:].strip())))
     if len(words.split()) == 1 and not words.startswith("@"):
         return Every(timedelta(microseconds=_duration_us(words)))
-    return Cron(words, tz)
+    return cron_of(words, tz) if isinstance(tz, str) else Cron(words, tz)
 
 
 def _duration_us(text: str) -> int:

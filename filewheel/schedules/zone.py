@@ -9,16 +9,19 @@ Invariant: UTC needs no time zone database; every other zone is the database's, 
 from __future__ import annotations
 
 import difflib
+import errno
 import zoneinfo
 from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
-from filewheel.errors import BadArgument
+from filewheel.errors import BadArgument, disk_errors
 from filewheel.message import to_datetime
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00")
 _A_SECOND = timedelta(seconds=1)
 _SHOWN = 64
+_NO_ZONE = frozenset({errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG})
+"""Of a name that the database has no file for; another error says nothing about the zone."""
 
 
 class Zone:
@@ -27,9 +30,13 @@ class Zone:
     __slots__ = ("info", "name")
 
     def __init__(self, tz: str | ZoneInfo) -> None:
-        """Find a zone by its name. Raises BadArgument for an unknown one, with the closest names."""
+        """Find a zone by its name.
+
+        Raises BadArgument for an unknown one, with the closest names; DiskError when the database cannot be read.
+        """
         self.name = _name_of(tz)
-        self.info: tzinfo = UTC if self.name == "UTC" else _load(self.name)
+        with disk_errors("the time zone database"):
+            self.info: tzinfo = UTC if self.name == "UTC" else _load(self.name)
 
     def offset_s(self, at_s: int) -> int:
         """Return how far the clocks are ahead of UTC at an instant, in seconds."""
@@ -86,8 +93,11 @@ def _name_of(tz: object) -> str:
 def _load(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # unknown, not a valid name, or a directory of the database
+    except (KeyError, ValueError):  # unknown, or not a valid name
         pass
+    except OSError as exc:
+        if exc.errno not in _NO_ZONE:
+            raise
     known = zoneinfo.available_timezones()
     if not known:
         raise BadArgument(

@@ -11,9 +11,8 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Protocol
 
 from filewheel.checks import shown
 from filewheel.env import Clock
@@ -22,6 +21,7 @@ from filewheel.format.settings import Sync
 from filewheel.keeper import LOOK_S
 from filewheel.message import RESULT, SCHEDULE, US_PER_S, Message
 from filewheel.runs.run import Detail, Kill, Kind, Place, Then
+from filewheel.schedules.occurrences import Occurrences
 from filewheel.scheduling import verdict
 from filewheel.scheduling.backlogs import Backlogs
 from filewheel.scheduling.claims import Claims
@@ -42,19 +42,7 @@ log = logging.getLogger(__name__)
 _PLAIN = 'it is a plain message without a topic: cancel it, or give it a handler: @on("*")'
 
 UNKNOWN = ("wait", "bury")
-UNKNOWN_DELAY_US = 300 * US_PER_S
-"""A message without a handler is deferred by this, then checked again."""
 _TICK_S = 0.02
-
-
-class Successor(Protocol):
-    """Returns the next occurrence after one that started at a time; None when there is none."""
-
-    def __call__(self, message: Message, started_us: int, /, *, called: bool) -> Message | None: ...
-
-
-Fate = Callable[[Message, int], str | None]
-"""Returns why an occurrence is not to be called ("missed", "stopped"), or None."""
 
 
 class Dispatcher:
@@ -75,8 +63,7 @@ class Dispatcher:
         unknown: str,
         clock: Clock,
         telemetry: Telemetry,
-        successor: Successor,
-        fate: Fate,
+        occurrences: Occurrences,
         puts_sync: Sync = "always",
         tracebacks: bool = False,
         report: Report | None = None,
@@ -95,7 +82,7 @@ class Dispatcher:
         self._unknown = unknown
         self._clock = clock
         self._telemetry = telemetry
-        self._successor, self._fate = successor, fate
+        self._occurrences = occurrences
         self._tracebacks = tracebacks
         self._result_bytes_max = result_bytes_max
         self._backlogs = Backlogs(catch_up_per_s, clock.now_us(), min(HELD_MAX, in_flight // 4), handlers)
@@ -299,15 +286,17 @@ class Dispatcher:
         if RESULT in headers:
             self._settlements.add(message, verdict.expired(message))
             return True
-        policy = Policy.of(headers)
-        why = policy.too_late(message.due_us, now_us)
-        if why is not None:
-            self._settlements.add(message, verdict.skipped(message, why, self._next_of(message, now_us, called=False)))
+        if SCHEDULE in headers and (why := self._occurrences.hindrance(message)):
+            self._settlements.add(message, verdict.waits(message, now_us, why))
             return True
-        if SCHEDULE in headers and (fate := self._fate(message, now_us)) is not None:
-            self._settlements.add(
-                message, verdict.passed_over(message, fate, self._next_of(message, now_us, called=False))
-            )
+        policy = Policy.of(headers)
+        late = policy.too_late(message.due_us, now_us)
+        if late is not None:
+            self._settlements.add(message, verdict.skipped(message, late, self._next_of(message, now_us, called=False)))
+            return True
+        if SCHEDULE in headers and self._occurrences.is_missed(message, now_us):
+            successor = self._next_of(message, now_us, called=False)
+            self._settlements.add(message, verdict.passed_over(message, "missed", successor))
             return True
         if is_known and policy.coalesce is not None and self._backlogs.is_covered(message, policy.coalesce, now_us):
             successor = self._next_of(message, now_us, called=False)
@@ -321,7 +310,7 @@ class Dispatcher:
         if self._unknown == "bury" and SCHEDULE not in message.headers:
             self._settlements.add(message, verdict.buried(message, why, "unknown"))
         else:
-            self._settlements.add(message, verdict.deferred(message, now_us + UNKNOWN_DELAY_US, "unknown", why))
+            self._settlements.add(message, verdict.waits(message, now_us, why))
 
     def _admit(self, message: Message, now_us: int, handler: Handler[..., object] | None = None) -> None:
         """Start the call of a message, or add the message to its lane."""
@@ -461,7 +450,7 @@ class Dispatcher:
         return found
 
     def _next_of(self, message: Message, now_us: int, *, called: bool) -> Message | None:
-        return self._successor(message, now_us, called=called) if SCHEDULE in message.headers else None
+        return self._occurrences.next_of(message, now_us, called=called) if SCHEDULE in message.headers else None
 
     # -- the end -----------------------------------------------------------------------------------------------
 

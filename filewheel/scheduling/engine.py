@@ -33,6 +33,7 @@ from filewheel.schedules.occurrences import Occurrences
 from filewheel.scheduling.dispatcher import Dispatcher
 from filewheel.scheduling.events import Telemetry
 from filewheel.scheduling.handler import Handlers
+from filewheel.scheduling.options import OnConflict
 from filewheel.scheduling.results import RESULT_BYTES_MAX
 from filewheel.scheduling.runners.inline import Inline
 from filewheel.scheduling.runners.loop import Loop
@@ -94,11 +95,12 @@ class Engine:
         telemetry: Telemetry,
         *,
         env: Env,
-        on_term: Callable[[], None],
+        declare: Callable[[OnConflict], None],
         loop: asyncio.AbstractEventLoop | None = None,
         ends_drained: bool = False,
     ) -> None:
-        """`on_term` is called when this process becomes the keeper, and again when its clock is put back.
+        """`declare` starts the schedules of the program: when this process becomes the keeper, again when its clock is
+        put back, and as a standby those that are missing.
 
         With `ends_drained` the thread ends when the wheel is drained; without, it waits for the resume.
         """
@@ -109,7 +111,7 @@ class Engine:
         self._telemetry = telemetry
         self._env = env
         self._clock = clock = env.clock
-        self._on_term = on_term
+        self._declare = declare
         self._loop = loop
         self._stop = Event()
         self._sleep = StandbySleep(path, env)
@@ -212,6 +214,7 @@ class Engine:
                 if not reported:
                     # Two schedulers in one process are a mistake: this one fires nothing while the other exists.
                     log.log(logging.WARNING if exc.is_own else logging.INFO, "standing by: %s", exc.what)
+                    self._declare_missing()
                 reported = True
                 self.state = "standby"
                 self._stand_by()
@@ -256,6 +259,13 @@ class Engine:
             self._stop.wait(_RESUME_LOOK_S)
         self._drains = self._pauses().drains
 
+    def _declare_missing(self) -> None:
+        """Start the schedules that no program has started: they are listed, and late, though another process fires."""
+        try:
+            self._declare("keep")
+        except FilewheelError as exc:
+            log.error("the schedules of this program are not started before it fires: %s", exc)
+
     def _stand_by(self) -> None:
         """Sleep until it is time to try the lock again, or to stop."""
         try:
@@ -294,7 +304,7 @@ class Engine:
         publisher = Publisher(self._telemetry.metrics, keeper.directory)
         ended_well = False
         try:
-            self._on_term()
+            self._declare("replace")
             self.state = "firing"  # before the event: a program that waits for it reads the state next
             self._telemetry.took_over()
             self.dispatcher = dispatcher
@@ -358,10 +368,10 @@ class Engine:
             self._stop.wait(_END_LOOK_S)
 
     def _look_at_clock(self) -> None:
-        """Call `on_term` after the clock was put back: the next occurrences were computed from a wrong time."""
+        """Plan again after the clock was put back: the next occurrences were computed from a wrong time."""
         ahead_us = self._clock.now_us() - self._clock.steady_us()
         if self._ahead_us - ahead_us > ASTRAY_US:
-            self._on_term()
+            self._declare("replace")
         self._ahead_us = ahead_us
 
     def _dispatcher(self, keeper: Keeper, runners: dict[str, Runner]) -> Dispatcher:
@@ -377,8 +387,7 @@ class Engine:
             unknown=limits.unknown,
             clock=self._clock,
             telemetry=self._telemetry,
-            successor=self._occurrences.next_of,
-            fate=self._occurrences.fate_of,
+            occurrences=self._occurrences,
             tracebacks=limits.tracebacks,
             puts_sync="always" if keeper.directory.settings.sync == "always" else "never",
             result_bytes_max=min(RESULT_BYTES_MAX, keeper.directory.settings.payload_bytes_max),
@@ -438,7 +447,7 @@ class Engine:
         runners |= dict.fromkeys(("loop", *self._limits.places), inline)
         unwritten: FilewheelError | None = None
         try:
-            self._on_term()
+            self._declare("replace")
             yield dispatcher
         finally:
             # Also after Ctrl-C in a handler, because the calls before it have ended.

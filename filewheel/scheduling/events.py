@@ -8,9 +8,6 @@ Invariant: reports and subscribers do not affect messages, unless a subscriber b
 from __future__ import annotations
 
 import logging
-import os
-import shlex
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +22,6 @@ from filewheel.journal.settlement import GONE
 from filewheel.message import RESULT, US_PER_S, Message, MessageId, due_of
 from filewheel.metrics.metrics import EVENTS, Metrics
 from filewheel.runs.run import EXPIRED
-from filewheel.schedules.definition import schedule_of
 from filewheel.scheduling.failure import Failure
 from filewheel.scheduling.verdict import Verdict
 
@@ -298,12 +294,6 @@ class Telemetry:
         )
 
 
-def _program() -> str:
-    """Return the command of this process, without its arguments, which may be secret."""
-    shown = sys.argv[:3] if sys.argv[1:2] == ["work"] else sys.argv[:1]
-    return f"process {os.getpid()} (`{shlex.join(shown)}`)"
-
-
 def _log(message: Message, verdict: Verdict, failure: Failure | None, took_s: float | None, error: str) -> None:
     extra = {  # as Event.extra() has them
         "event": verdict.kind,
@@ -324,20 +314,9 @@ def _log(message: Message, verdict: Verdict, failure: Failure | None, took_s: fl
         call_log.error(
             "a call of %s became a dead letter: %s\n%s", name, error, failure.trace if failure else "", extra=extra
         )
-    elif verdict.kind == "stopped" and (definition := schedule_of(message)) is not None:
-        call_log.warning(
-            "the schedule %r has ended: %s fires now and does not declare it. To keep it, declare it there too, with "
-            "@scheduler.every(..., name=%r), or start it with scheduler.schedule(%r, ...). A program that declares it "
-            "starts it again when it fires",
-            definition.name,
-            _program(),
-            definition.name,
-            definition.name,
-            extra=extra,
-        )
     elif verdict.kind == "killed":
         call_log.warning("%s was killed after %.3g s, and is dropped", name, took_s or 0, extra=extra)
-    elif verdict.kind in ("skipped", "missed", "stopped"):
+    elif verdict.kind in ("skipped", "missed"):
         call_log.warning("%s was not called: %s", name, error or verdict.kind, extra=extra)
     elif verdict.kind == "unknown":
         call_log.warning("%s: %s", name, error, extra=extra)

@@ -1,7 +1,7 @@
 """Results of calls, which are kept for a time: each is a message with the key "filewheel.result:<id of the call>".
 
 A result is written in the frame that ends its call, and is due when it expires. It never goes to a handler: who claims
-it drops it (`verdict.expired`, and `PlainOccurrences.missed` for other consumers).
+it drops it (`verdict.expired`, and `PlainOccurrences.passed_over` for other consumers).
 Format: docs/format.md, 7.
 Invariant: that a value cannot be kept never changes the outcome of its call; the result says why it is not kept.
 """

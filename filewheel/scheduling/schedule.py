@@ -2,7 +2,7 @@
 
 A schedule has exactly one living occurrence: an ordinary message that holds the key of the schedule's name and stores
 its definition (schedules/definition.py). Any number of programs may define the same schedule: the key admits one.
-Invariant: a changed definition replaces the living occurrence.
+Invariant: a changed definition replaces what the living occurrence stores, and its due only before that has come.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from filewheel.message import ARGS
 from filewheel.schedules.definition import Definition
 from filewheel.schedules.planting import Plant
 from filewheel.scheduling.call import check_callable, pack_call
+from filewheel.scheduling.options import OnConflict
 from filewheel.values import Encode
 
 
@@ -47,7 +48,7 @@ class Schedule:
         """Return the arguments as bytes, and how they are packed."""
         return pack_call(self.args, self.kwargs, self.encode)
 
-    def plant(self) -> Plant:
+    def plant(self, on_conflict: OnConflict = "replace") -> Plant:
         """Return it as a wheel plants it."""
         payload, how = self.packed()
-        return Plant(self.definition, payload, self.handler, {ARGS: how})
+        return Plant(self.definition, payload, self.handler, {ARGS: how}, on_conflict)

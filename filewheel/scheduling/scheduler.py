@@ -41,7 +41,7 @@ from filewheel.scheduling.engine import Engine, Limits, State
 from filewheel.scheduling.events import Callback, Events, Telemetry
 from filewheel.scheduling.handler import BaseHandler, check_used
 from filewheel.scheduling.job import present_job
-from filewheel.scheduling.options import At, Delay, Options
+from filewheel.scheduling.options import At, Delay, OnConflict, Options
 from filewheel.scheduling.pools import read_pools
 from filewheel.scheduling.runners.child import preparing
 from filewheel.scheduling.schedule import Schedule
@@ -289,11 +289,12 @@ class Scheduler(Definitions, Waiting):
         """
         return self.wheel.resume(schedule=check_schedule(schedule))
 
-    def _plant_all(self) -> None:
+    def _plant_all(self, on_conflict: OnConflict) -> None:
         """Plant the declared schedules. One whose times are over has none; one whose name is taken is logged."""
         for schedule in self._schedules.values():
+            plants = [schedule.plant(on_conflict)]
             try:
-                self.wheel._plant([schedule.name], lambda _, s=schedule: [s.plant()], None)  # type: ignore[misc]
+                self.wheel._plant([schedule.name], lambda _, plants=plants: plants, None)  # type: ignore[misc]
             except BadArgument as exc:
                 log.debug("the schedule %r is over: %s", schedule.name, exc.what)
             except KeyHeld as exc:
@@ -315,7 +316,7 @@ class Scheduler(Definitions, Waiting):
             self._limits,
             self._telemetry,
             env=self._env,
-            on_term=self._plant_all,
+            declare=self._plant_all,
             loop=self._loop,
             ends_drained=self._ends_drained,
         )

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from filewheel.journal.settlement import Settlement
-from filewheel.message import DUE, DUE_END_US, KEY, SCHEDULE, SKIP_LATE, Attempt, Message, with_attempt
+from filewheel.message import DUE, DUE_END_US, KEY, SCHEDULE, SKIP_LATE, WAITS, Attempt, Message, with_attempt
 from filewheel.runs.run import EXPIRED
 from filewheel.schedules.definition import without_schedule
+from filewheel.schedules.occurrences import waiting
 from filewheel.scheduling.failure import Failure, Retry
 from filewheel.scheduling.job import Outbox
 
@@ -49,7 +50,7 @@ def failed(
     traced: bool = True,
 ) -> Verdict:
     """Return the verdict on a call that failed; with `traced` its traceback is stored."""
-    kept = {k: v for k, v in message.headers.items() if k != DUE}
+    kept = {k: v for k, v in message.headers.items() if k not in (DUE, WAITS)}
     details = failure.trace if traced else ""
     headers = with_attempt(kept, Attempt(now_us, message.attempt, failure.text, details))
     delay_us = None
@@ -86,12 +87,17 @@ def expired(message: Message) -> Verdict:
     return Verdict(EXPIRED, Settlement(message.id, "acked", outcome=EXPIRED))
 
 
-def deferred(message: Message, due_us: int, kind: Kind = "deferred", why: str = "") -> Verdict:
-    """Return the verdict on a message that is called later. `why` is for the log; it is not stored."""
+def deferred(message: Message, due_us: int) -> Verdict:
+    """Return the verdict on a message that a limit of its handler holds back."""
     headers = None
     if SKIP_LATE in message.headers and DUE not in message.headers:
         headers = {**message.headers, DUE: str(message.due_us)}
-    return Verdict(kind, Settlement(message.id, "deferred", min(due_us, DUE_END_US - 1), reason=why, headers=headers))
+    return Verdict("deferred", Settlement(message.id, "deferred", min(due_us, DUE_END_US - 1), headers=headers))
+
+
+def waits(message: Message, now_us: int, why: str) -> Verdict:
+    """Return the verdict on a message that this program cannot begin: it has no handler, or not the schedule."""
+    return Verdict("unknown", waiting(message, now_us, why))
 
 
 def buried(message: Message, why: str, kind: Kind = "dead") -> Verdict:

@@ -6,7 +6,7 @@ Invariant: an unreadable message is not a call.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from itertools import islice
 
@@ -20,19 +20,19 @@ from filewheel.schedules.occurrences import only_a_scheduler_fires
 _MARKS = (ARGS.encode(), SCHEDULE.encode())
 
 
-def _calls(puts: Iterable[bytes]) -> Iterator[Message]:
+def _calls(puts: Iterable[bytes], is_call: Callable[[Message], bool] = only_a_scheduler_fires) -> Iterator[Message]:
     for put in puts:
         if any(mark in put for mark in _MARKS):  # a filter: few other messages are unpacked
             with contextlib.suppress(Damaged):
                 message = unpack_put(put)
-                if only_a_scheduler_fires(message):
+                if is_call(message):
                     yield message
 
 
-def first_call(wheel: Reader, limit: int) -> Message | None:
-    """Return the first call among the next `limit` messages; None when there is none."""
+def first_call(wheel: Reader, limit: int, is_call: Callable[[Message], bool]) -> Message | None:
+    """Return the first call among the next `limit` messages, or occurrence that counts as one; None without any."""
     with wheel.snapshot() as snapshot:
-        return next(_calls(islice(snapshot.puts(), limit)), None)
+        return next(_calls(islice(snapshot.puts(), limit), is_call), None)
 
 
 def count_calls(wheel: Reader, before: datetime | float) -> int:

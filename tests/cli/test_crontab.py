@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cli.input.crontab import Crontab
+from cli.input.crontab import Crontab, is_system_crontab
 from filewheel import Scheduler, Wheel
+from filewheel.lookup.finder import Finder
+from filewheel.schedules.cron import Cron
 from tests.cli.support import Fw
 
 VERBS = frozenset({"list", "edit", "load"})
@@ -61,6 +65,11 @@ def test_a_line_is_its_times_and_its_command(line: str, when: str, body: str) ->
         ("@fortnightly x", "not a name for a schedule"),
         ("0~30 * * * * x", "a random time"),
         ("17 * * * * root cd / && run-parts /etc/cron.hourly", "'root' is a user"),
+        ("17 *\t* * *\troot\tcd / && run-parts --report /etc/cron.hourly", "'root' is a user"),
+        ("25 6 * * * root  test -x /usr/sbin/anacron || ( cd / && run )", "'root' is a user"),
+        ("5 4 * * * root  run-parts /etc/cron.daily", "'root' is a user"),
+        ("5 4 * * * root (cd / && run)", "'root' is a user"),
+        ("5 4 * * * root FOO=bar run", "'root' is a user"),
         ("TZ=Mars/Phobos", "Mars/Phobos"),
         ("# name: list\n@daily x", "is a verb of"),
         ("# name: a\n@daily x\n# name: a\n@daily y", "two jobs of this file are named 'a'"),
@@ -156,6 +165,66 @@ def test_a_changed_file_changes_its_schedules_and_prune_ends_those_that_are_gone
     assert len(names(fw)) == 4
     assert done("--prune") == {"a": "unchanged", "b": "changed", "c": "ended"}
     assert sorted(names(fw).values()) == ["0 0 * * *", "0 1 * * *", "0 5 * * *"]
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# every job was a comment\n", "PATH=/usr/bin\n"])
+@pytest.mark.parametrize("dry", [(), ("--dry-run",), ("--keep-going",)])
+def test_an_input_without_a_job_prunes_nothing(fw: Fw, text: str, dry: tuple[str, ...]) -> None:
+    fw("schedule", "load", "-", "--tz", "UTC", "--source", "s", stdin="@hourly a\n@daily b\n")
+    result = fw("schedule", "load", "-", "--tz", "UTC", "--source", "s", "--prune", *dry, stdin=text, code=2)
+    assert "there is no job in stdin" in result.err
+    assert "nothing was changed" in result.err
+    assert len(fw("schedule", "list").json) == 2
+    fw("schedule", "load", "-", "--tz", "UTC", "--source", "s", stdin=text)  # without --prune it says nothing
+
+
+def test_an_input_whose_last_line_does_not_end_prunes_nothing(fw: Fw) -> None:
+    fw("schedule", "load", "-", "--tz", "UTC", "--source", "s", stdin="@hourly a\n@daily b\n@daily c\n")
+    cut = "@hourly a\n@daily b"
+    result = fw("schedule", "load", "-", "--tz", "UTC", "--source", "s", "--prune", stdin=cut, code=2)
+    assert "the last line of stdin does not end" in result.err
+    assert len(fw("schedule", "list").json) == 3
+    fw("schedule", "load", "-", "--tz", "UTC", "--source", "s", stdin=cut)
+    fw("schedule", "load", "-", "--tz", "UTC", "--source", "s", "--prune", stdin=f"{cut}\n")
+    assert len(fw("schedule", "list").json) == 2
+
+
+def test_a_user_that_is_a_program_on_the_path_of_the_file_is_a_command(fw: Fw, tmp_path: Path) -> None:
+    (tmp_path / "root").write_text("#!/bin/sh\n")
+    (tmp_path / "root").chmod(0o755)
+    text = f"PATH={tmp_path}:/usr/bin:/bin\n@daily root /tmp\n"
+    (done,) = fw("schedule", "load", "-", "--tz", "UTC", stdin=text).json
+    assert done["name"].startswith("root-")
+
+
+def test_in_a_file_of_cron_d_each_line_names_a_user_that_need_not_be_known_here() -> None:
+    found = Crontab(has_users=True).read(enumerate([b"0 3 * * * nobody-here /usr/bin/x", b"@daily a b"], 1), "UTC")
+    assert ["is a user" in problem.why for problem in found.problems] == [True, True]
+    assert [is_system_crontab(path) for path in ("/etc/crontab", "/etc/cron.d/x", "/etc/cron.daily/x", "crontab")] == [
+        True, True, False, False,
+    ]  # fmt: skip
+
+
+def test_a_big_file_that_has_not_changed_is_loaded_with_one_look_for_all(
+    fw: Fw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "".join(f"{i % 60} {i // 60} * * * job{i} --all\n" for i in range(300))
+    fw("schedule", "load", "-", "--tz", "UTC", "--source", "s", stdin=text)
+    looks: list[int] = []
+    look = Finder.look
+
+    def counted(self: Finder, ids: Iterable[bytes]) -> Any:
+        looks.append(1)
+        return look(self, ids)
+
+    monkeypatch.setattr(Finder, "look", counted)
+    made: list[int] = []
+    init = Cron.__init__
+    monkeypatch.setattr(Cron, "__init__", lambda self, *args: made.append(1) or init(self, *args))  # type: ignore[func-returns-value]
+    done = fw("schedule", "load", "-", "--tz", "UTC", "--source", "s", "--prune", stdin=text).json
+    assert {line["done"] for line in done} == {"unchanged"}
+    assert len(looks) == 2, "what is there, and what it is when the frame is decided"
+    assert len(made) <= 300
 
 
 def test_nothing_is_pruned_when_a_line_cannot_be_read(fw: Fw, tmp_path: Path) -> None:

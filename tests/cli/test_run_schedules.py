@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,29 @@ def test_a_schedule_runs_its_body_as_often_as_it_says(fw: Fw, tmp_path: Path) ->
     assert schedules(fw) == []
 
 
-def test_to_stdout_each_occurrence_is_a_line_and_the_schedule_goes_on(fw: Fw) -> None:
+def test_without_a_command_an_occurrence_is_refused_before_it_is_due_and_the_schedule_goes_on(fw: Fw) -> None:
+    schedule(fw, "n", 3600, "./backup.sh", topic="t")
+    fw.enqueue("--in", "0", "data")
+    result = fw.process("run", "--once", code=2)
+    assert "an occurrence of the schedule 'n'" in result.err
+    assert "`filewheel run -- sh` runs it" in result.err
+    assert (result.out, len(fw.pending())) == ("", 2)
+    assert "`filewheel run -- sh`" in fw("stats", "--no-json").out
+
+
+def test_without_a_command_an_occurrence_that_is_started_later_ends_the_run_and_stays(fw: Fw) -> None:
+    with fw.start("run") as run:
+        fw.enqueue("--in", "0", "data")
+        assert run.stdout is not None
+        assert json.loads(run.stdout.readline())["payload"] == "data"
+        overdue(fw, "n", "./backup.sh")
+        assert run.wait(60) == 2
+    assert [s.occurrence.payload for s in schedules(fw)] == [b"./backup.sh"]
+
+
+def test_raw_each_occurrence_is_a_line_and_the_schedule_goes_on(fw: Fw) -> None:
     overdue(fw, "n", "body", topic="t")
-    (line,) = fw.process("run", "--once").json
+    (line,) = fw.process("run", "--once", "--raw").json
     assert (line["payload"], line["topic"]) == ("body", "t")
     (found,) = schedules(fw)
     assert found.occurrence.attempt == 0
@@ -55,11 +76,11 @@ def test_to_stdout_each_occurrence_is_a_line_and_the_schedule_goes_on(fw: Fw) ->
     assert found.occurrence.due_us % 3_600_000_000 == 0
 
 
-def test_to_stdout_a_batch_may_have_both_kinds(fw: Fw) -> None:
+def test_raw_a_batch_may_have_both_kinds(fw: Fw) -> None:
     overdue(fw, "a", "1")
     overdue(fw, "b", "2", missed="skip", grace_s=0)
     fw.enqueue("--in", "0", "3")
-    assert {line["payload"] for line in fw.process("run", "--once").json} <= {"1", "2", "3"}
+    assert {line["payload"] for line in fw.process("run", "--once", "--raw").json} <= {"1", "2", "3"}
     assert {s.name for s in schedules(fw)} == {"a", "b"}
     assert len(fw.pending()) == 2
 
@@ -136,7 +157,9 @@ def lines(folder: Path) -> list[str]:
     return (folder / "ran").read_text().split()
 
 
-def test_a_schedule_of_calls_and_one_that_cannot_be_read_are_refused_and_stay(fw: Fw) -> None:
+def test_a_schedule_of_calls_is_refused_and_one_that_cannot_be_read_waits_beside_the_others(
+    fw: Fw, tmp_path: Path
+) -> None:
     scheduler = Scheduler(fw.wheel)
     scheduler.schedule("n", 3600, "email")
     assert "only a scheduler may fire it" in fw.process("run", "--once", code=2).err
@@ -144,6 +167,19 @@ def test_a_schedule_of_calls_and_one_that_cannot_be_read_are_refused_and_stay(fw
     scheduler.stop()
     stored = json.dumps({"name": "m", "when": "{}", "missed": "once", "grace_us": 0, "declared": False})
     fw.enqueue("--in", "0", "--header", f"filewheel.schedule={stored}", "--key", "filewheel.every:m", "x")
-    result = fw.process("run", "--once", code=2)
-    assert "an occurrence of a schedule that this version cannot read" in result.err
-    assert len(fw.pending()) == 1
+    overdue(fw, "n", f"echo x >> {tmp_path}/ran")
+    result = fw.process("run", "--once", "--", "sh", code=3)
+    assert "the schedule 'm' cannot be read here" in result.err
+    assert lines(tmp_path) == ["x"]
+    found = fw("schedule", "list", "--no-json")
+    assert "m: the schedule 'm' cannot be read here" in found.err
+    assert " waits " in found.out
+    (listed,) = [row for row in fw("schedule", "list").json if row["name"] == "m"]
+    assert "cannot be read here" in listed["waits"]
+    assert listed["unreadable"]
+    time.sleep(0.01)
+    health = fw("health", "--no-keeper", "--max-lag", "1ms", code=22)
+    assert "the schedule 'm' cannot be read here" in health.err
+    assert fw("schedule", "edit", "m", "--missed", "all", code=2).err.count("cannot be read here") == 1
+    fw("unschedule", "m")
+    assert [s.name for s in schedules(fw)] == ["n"]

@@ -170,8 +170,9 @@ def test_a_dry_run_says_what_it_would_do_and_a_load_that_nothing_fires(fw: Fw) -
     done = fw("schedule", "load", "-", "--source", "s", "--tz", "UTC", stdin=text)
     assert "no keeper runs" in done.err
     assert [line["when"] for line in done.json] == [line["when"] for line in fw("schedule", "list").json]
-    empty = fw("schedule", "load", "-", "--source", "s", "--prune", "--dry-run", "--no-json", stdin="")
-    assert empty.lines[1].startswith("would end  a")
+    other = "# name: b\n@hourly true\n"
+    dry = fw("schedule", "load", "-", "--source", "s", "--tz", "UTC", "--prune", "--dry-run", "--no-json", stdin=other)
+    assert [line.split("  ")[0] for line in dry.lines[1:]] == ["would start", "would end"]
 
 
 @pytest.mark.parametrize("pause", [(), ("--topic", "none"), ("--topic", "run")])

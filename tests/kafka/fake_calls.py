@@ -15,12 +15,16 @@ from zlib import crc32
 
 from filewheel.errors import ClusterError
 from filewheel.kafka.node.transport import BEGINNING, Done, End, Listener, Outcome, Polled, Refusal
-from filewheel.kafka.records.headers import DUE_MS, FIRED_MS, TARGET_KEY, TARGET_TOPIC
+from filewheel.kafka.records.headers import DUE_MS, FIRED_MS, TARGET_KEY, TARGET_TOPIC, UNLESS_DUE_MS
 from filewheel.kafka.records.record import Outgoing, Record
 from filewheel.kafka.scheduling.call import CallTopics
 from tests.support import FakeClock
 
 Place = tuple[int, str]
+
+
+def due_ms(record: Outgoing) -> int:
+    return int(dict(record.headers)[DUE_MS] or b"0")
 
 
 @dataclass
@@ -67,6 +71,9 @@ class CallCluster:
         self.appended += 1
         if out.topic == self.topics.delay:
             if self.keyed and out.key is not None:
+                unless_ms = int(dict(out.headers).get(UNLESS_DUE_MS) or b"-1")
+                if any(w.key == out.key and due_ms(w) <= unless_ms for w in self.waiting):
+                    return
                 self.waiting = [w for w in self.waiting if w.key != out.key]
             if out.value is not None:
                 self.waiting.append(out)
@@ -82,7 +89,7 @@ class CallCluster:
     def fire(self, *, twice: bool = False) -> int:
         """Move what is due to its target, or produce it twice, as a service may; return how many."""
         now_ms = self.clock.now_us() // 1000
-        due = [w for w in self.waiting if int(dict(w.headers)[DUE_MS] or b"0") <= now_ms]
+        due = [w for w in self.waiting if due_ms(w) <= now_ms]
         self.waiting = [w for w in self.waiting if w not in due]
         for each in due:
             found = dict(each.headers)

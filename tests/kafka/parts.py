@@ -24,11 +24,18 @@ SOURCE = Source("cluster-1", "delay", 3)
 
 
 def a_put(
-    offset: int, due_s: float, *, key: bytes | None = None, cancels: bool = False, start_us: int = START_US
+    offset: int,
+    due_s: float,
+    *,
+    key: bytes | None = None,
+    cancels: bool = False,
+    start_us: int = START_US,
+    unless_due_s: float | None = None,
 ) -> Put:
     """Return a record that is due so many seconds after the start; its payload names its offset."""
-    payload = b"%d" % offset
-    return Put(offset, start_us + round(due_s * US_PER_S), "target", payload.ljust(8), 1_700_000, key, cancels)
+    due_us = start_us + round(due_s * US_PER_S)
+    unless_us = -1 if unless_due_s is None else start_us + round(unless_due_s * US_PER_S)
+    return Put(offset, due_us, "target", (b"%d" % offset).ljust(8), 1_700_000, key, cancels, unless_us)
 
 
 def env_at(clock: FakeClock) -> Env:

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from filewheel import Retry, current_job
+from filewheel import BadArgument, Message, Retry, current_job
 from filewheel.kafka import KafkaScheduler
-from filewheel.kafka.scheduling.occurrences import FORGOTTEN_US, KafkaOccurrences
-from filewheel.message import KEY, US_PER_S
+from filewheel.kafka.scheduling.call import record_of
+from filewheel.kafka.scheduling.occurrences import KafkaOccurrences
+from filewheel.message import KEY, US_PER_S, WAITS
 from filewheel.schedules.definition import schedule_key
-from tests.kafka.fake_calls import CallCluster
-from tests.kafka.workers import Worker, a_cluster, a_scheduler
+from tests.kafka.fake_calls import CallCluster, due_ms
+from tests.kafka.workers import TOPICS, Worker, a_cluster, a_scheduler
+from tests.support import FakeClock
 
 
 @pytest.fixture(params=[False, True], ids=["at-least-once", "exactly-once"])
@@ -29,7 +31,7 @@ def ticking(cluster: CallCluster, every_s: float = 60, **options: Any) -> tuple[
     @scheduler.every(every_s, name="tick", **options)
     @scheduler.on("tick", retry=Retry(limit=1, delay_s=10, jitter=0))
     def tick() -> None:
-        seen.append((current_job().message.due_us - start_us) / US_PER_S)
+        seen.append((current_job().fire_id.due_us - start_us) / US_PER_S)
 
     return scheduler, seen
 
@@ -143,7 +145,7 @@ def test_an_occurrence_that_fails_is_retried_and_followed_once(cluster: CallClus
     assert sum(w.key == schedule_key("fails").encode() for w in cluster.waiting) <= 1
 
 
-def test_an_occurrence_waits_for_a_worker_that_declares_it_and_ends_after_a_day(cluster: CallCluster) -> None:
+def test_an_occurrence_waits_for_a_worker_that_declares_it_however_long_that_takes(cluster: CallCluster) -> None:
     scheduler, seen = ticking(cluster)
     first = Worker(scheduler, cluster)
     first.turn()
@@ -152,21 +154,87 @@ def test_an_occurrence_waits_for_a_worker_that_declares_it_and_ends_after_a_day(
     other.on("tick")(lambda: None)
     old = Worker(other, cluster)
     old.turn()
-    old.after(60)
-    old.after(60)
+    for _ in range(3):
+        old.after(86_400)
     assert seen == []
-    assert len(cluster.waiting) == 1, "a program without the declaration passes it on"
+    (waiting,) = cluster.waiting
+    assert waiting.key is None, "a program without the declaration passes it on"
+    assert b"a program that declares it" in (dict(waiting.headers)[WAITS] or b"")
     old.keeper.close()
     second = Worker(scheduler, cluster)
     second.turn()
-    second.after(61)
-    assert len(seen) >= 1
-    second.keeper.close()
-    again = Worker(other, cluster)
-    again.turn()
-    again.after(FORGOTTEN_US / US_PER_S + 120)
-    again.after(61)
+    second.after(301)
+    assert 60 in seen, "that of three days ago"
+
+
+def test_an_occurrence_that_is_due_and_waits_for_a_node_is_not_replaced_by_a_worker_that_joins(
+    cluster: CallCluster,
+) -> None:
+    scheduler, seen = ticking(cluster, 86_400)
+    first = Worker(scheduler, cluster)
+    first.turn()
+    (waiting,) = cluster.waiting
+    due_us = due_ms(waiting) * 1000
+    cluster.clock.advance((due_us - cluster.clock.now_us()) / US_PER_S + 5)  # no node fires it
+    first.killed()
+    second = Worker(scheduler, cluster)
+    second.turn(fire=False)
+    assert cluster.waiting == [waiting]
+    second.turn()
+    assert len(seen) == 1
+    assert [due_ms(w) * 1000 for w in cluster.waiting] == [due_us + 86_400 * US_PER_S]
+
+
+def test_a_worker_whose_clock_is_behind_calls_an_occurrence_once_and_goes_on(cluster: CallCluster) -> None:
+    behind = FakeClock(cluster.clock.now_us() - 7200 * US_PER_S)
+    seen = []
+    scheduler = a_scheduler(cluster, clock=behind)
+    scheduler.every(60, name="tick")(scheduler.on("tick")(lambda: seen.append(1)))
+    other, _ = ticking(cluster)
+    right = Worker(other, cluster)
+    right.turn()
+    worker = Worker(scheduler, cluster)
+    worker.turn(fire=False)
+    right.keeper.close()
+    worker.turn(fire=False)
+    cluster.waiting = [record_of(other_occurrence(other, cluster), TOPICS, cluster.clock.now_us())]
+    worker.after(60)
+    assert len(seen) == 1
+    assert [due_ms(w) for w in cluster.waiting] == [cluster.clock.now_us() // 1000 + 60_000]
+
+
+def other_occurrence(scheduler: KafkaScheduler, cluster: CallCluster) -> Message:
+    (planted,) = KafkaOccurrences(scheduler._schedules, (), cluster.clock).plants(cluster.clock.now_us())
+    return planted
+
+
+def test_a_schedule_that_a_deploy_has_dropped_and_ended_is_not_called_any_more(cluster: CallCluster) -> None:
+    old, seen = ticking(cluster)
+    first = Worker(old, cluster)
+    first.turn()
+    first.after(60)
+    assert len(seen) == 1
+    new = a_scheduler(cluster)
+    calls: list[int] = []
+    new.on("tick")(lambda: calls.append(1))
+    new.unschedule("tick")
     assert cluster.waiting == []
+    second = Worker(new, cluster)
+    second.turn()
+    first.keeper.plant()  # the last worker of before is given partitions once more
+    cluster.clock.advance(60)
+    cluster.fire()  # and its occurrence is on the way
+    first.keeper.close()
+    second.turn()
+    second.after(600)
+    assert (calls, cluster.waiting, len(seen)) == ([], [], 1)
+    assert cluster.committed, "what is left out is done"
+
+
+def test_a_schedule_that_the_program_declares_is_not_ended_by_it(cluster: CallCluster) -> None:
+    scheduler, _ = ticking(cluster)
+    with pytest.raises(BadArgument, match="this program declares the schedule 'tick'"):
+        scheduler.unschedule("tick")
 
 
 def test_the_declared_definition_counts_not_the_stored_one(cluster: CallCluster) -> None:
@@ -192,7 +260,7 @@ def test_each_worker_gives_one_occurrence_one_fire_id_and_another_schedule_or_ti
         scheduler = a_scheduler(cluster)
         for name in names:
             scheduler.every(60, name=name)(scheduler.on(name)(lambda: None))
-        return KafkaOccurrences(scheduler._schedules, cluster.clock)
+        return KafkaOccurrences(scheduler._schedules, (), cluster.clock)
 
     first, second = worker("tick"), worker("tick", "tock")
     now_us = cluster.clock.now_us()

@@ -513,7 +513,6 @@ Refusal = Callable[[KafkaScheduler], object]
         ("on_conflict", lambda s: s.enqueue("note", [1], key="k")),
         ("on_conflict", lambda s: s.enqueue("note", [1], key="k", on_conflict="keep")),
         ("schedule", lambda s: s.schedule("x", 60, "note")),
-        ("unschedule", lambda s: s.unschedule("x")),
         ("cancel", lambda s: s.cancel("01")),
         ("drain", lambda s: s.drain()),
         ("result_for", lambda s: s.on("some", result_for="1h")(print)),

@@ -84,6 +84,7 @@ def test_the_target_is_a_topic_with_a_key_and_a_partition() -> None:
         ([("filewheel-due-ms", b"5"), ("scheduler-target-topic", b"later.dlt")], "puts what it cannot deliver"),
         ([("filewheel-due-ms", b"5"), ("scheduler-target-topic", b"__consumer_offsets")], "which is the brokers' own"),
         ([("filewheel-due-ms", b"5"), ("filewheel-target-partition", b"x")], "filewheel-target-partition is 'x'"),
+        ([("filewheel-due-ms", b"5"), ("filewheel-unless-due-ms", b"x")], "filewheel-unless-due-ms is 'x'"),
         ([("filewheel-due-ms", b"5"), ("filewheel-target-partition", b"2147483648")], "a partition is below"),
         ([("filewheel-due-ms", b"5"), ("filewheel-root", b"r"), ("filewheel-attempt", b"")], "filewheel-attempt is"),
         ([("filewheel-due-ms", b"5"), ("filewheel-root", b""), ("filewheel-first-due-ms", None)], "first-due-ms is"),

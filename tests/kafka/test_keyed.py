@@ -52,6 +52,40 @@ def test_within_a_batch_the_last_record_of_a_key_counts(partition: Partition, cl
     assert partition.waiting == 2
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=["one batch", "many batches"])
+def test_an_occurrence_that_was_due_when_another_was_made_is_not_replaced_by_that(
+    partition: Partition, clock: FakeClock, apart: bool
+) -> None:
+    puts = [
+        a_put(0, 5, key=b"a"),
+        a_put(1, 9, key=b"a", unless_due_s=5),  # that one is due: it stays
+        a_put(2, 5, key=b"b"),
+        a_put(3, 4, key=b"b", unless_due_s=4.9),  # it is not: it is replaced
+        a_put(4, 9, key=b"c", unless_due_s=99),  # none waits
+        a_put(5, 5, key=b"d"),
+        a_put(6, 9, key=b"d"),  # a call that replaces another does so at any time
+    ]
+    for batch in [[put] for put in puts] if apart else [puts]:
+        partition.take_in(batch)
+    clock.advance(100)
+    assert sorted(offsets(partition.next_chunk(10))) == [0, 3, 4, 6]
+
+
+def test_an_occurrence_that_was_left_out_is_left_out_again_when_the_log_is_read_again(
+    path: Path, clock: FakeClock
+) -> None:
+    puts = [a_put(0, 5, key=b"a"), a_put(1, 9, key=b"a", unless_due_s=6)]
+    first = open_partition(path, clock, keyed=True)
+    first.take_in(puts)
+    killed(first)
+    second = open_partition(path, clock, keyed=True)
+    for put in puts:
+        second.take_in([put])
+    clock.advance(100)
+    assert offsets(second.next_chunk(10)) == [0]
+    second.close()
+
+
 def test_any_bytes_are_a_key(partition: Partition, clock: FakeClock) -> None:
     partition.take_in([a_put(0, 5, key=b""), a_put(1, 5, key=b"\xff" * 5000), a_put(2, 5, key=b"\0")])
     partition.take_in([a_put(3, 5, key=b""), a_put(4, 5, key=b"\xff" * 5000)])

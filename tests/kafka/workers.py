@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from filewheel.env import Clock
 from filewheel.kafka import KafkaScheduler
 from filewheel.kafka.scheduling.call import CallTopics
 from filewheel.kafka.scheduling.keeper import CallKeeper
@@ -22,11 +23,11 @@ def a_cluster(**options: Any) -> CallCluster:
     return CallCluster(TOPICS, FakeClock(), **options)
 
 
-def a_scheduler(cluster: CallCluster, **options: Any) -> KafkaScheduler:
+def a_scheduler(cluster: CallCluster, *, clock: Clock | None = None, **options: Any) -> KafkaScheduler:
     if cluster.exactly_once:
         options = {"exactly_once": True, "name": "w", **options}
     return KafkaScheduler(
-        "host:9092", topic="delays", calls="calls", keyed=cluster.keyed, clock=cluster.clock,
+        "host:9092", topic="delays", calls="calls", keyed=cluster.keyed, clock=clock or cluster.clock,
         transport=FakeCalls(cluster), **options,
     )  # fmt: skip
 
@@ -53,10 +54,10 @@ class Worker:
 
     def __init__(self, scheduler: KafkaScheduler, cluster: CallCluster, *, holds: bool = False) -> None:
         self.cluster = cluster
-        self.clock = cluster.clock
-        occurrences = KafkaOccurrences(scheduler._schedules, self.clock)
+        self.clock = scheduler._clock
+        occurrences = KafkaOccurrences(scheduler._schedules, scheduler._ended, self.clock)
         self.keeper = CallKeeper(
-            FakeCalls(cluster), TOPICS, self.clock, in_flight=scheduler._limits.in_flight, plants=occurrences.plants
+            FakeCalls(cluster), TOPICS, self.clock, in_flight=scheduler._limits.in_flight, occurrences=occurrences
         )
         runners: dict[str, Any] = {}
         engine = scheduler._engine_of(lambda: self.keeper, occurrences)
@@ -68,7 +69,7 @@ class Worker:
         self.keeper.on_drain = self._drain
 
     def _drain(self) -> None:
-        self.clock.advance(1)
+        self.cluster.clock.advance(1)
         self.dispatcher.step(fire=False)
 
     @property
@@ -86,7 +87,7 @@ class Worker:
                 self.cluster.fire()
 
     def after(self, seconds: float) -> None:
-        self.clock.advance(seconds)
+        self.cluster.clock.advance(seconds)
         self.cluster.fire()
         self.turn()
 

@@ -104,8 +104,29 @@ def test_another_body_keeps_the_time_of_an_occurrence_that_is_overdue(
 
 def test_other_times_begin_at_the_next_one(wheel: Wheel, clock: FakeClock) -> None:
     wheel.schedule("n", 600, b"x")
+    clock.advance(30)
+    assert wheel.schedule("n", 700, b"x").due_us == Every(700).after(clock.now_us())
+
+
+def test_other_times_begin_after_an_occurrence_that_is_due_already(
+    wheel: Wheel, keeper: Keeper, clock: FakeClock
+) -> None:
+    wheel.schedule("n", 600, b"x")
     clock.advance(3000)
-    assert wheel.schedule("n", 700, b"x").due_us > clock.now_us()
+    for change in ({"when": 700}, {"missed": "all"}, {"when": to_datetime(START_US + 9000 * US_PER_S)}, {"when": 700}):
+        assert wheel.edit_schedule("n", **change).due_us == START_US + 600 * US_PER_S  # type: ignore[arg-type]
+    assert wheel.edit_schedule("n", missed="once").due_us == START_US + 600 * US_PER_S
+    keeper.settle([PlainOccurrences(keeper).succeeded(claimed(keeper), clock.now_us())])
+    assert the_one(wheel).occurrence.due_us == Every(700).after(clock.now_us())
+
+
+def test_an_occurrence_that_waits_for_a_retry_is_not_replaced_by_other_times(
+    wheel: Wheel, keeper: Keeper, clock: FakeClock
+) -> None:
+    wheel.schedule("n", 600, b"x")
+    clock.advance(600)
+    keeper.settle([PlainOccurrences(keeper).failed(claimed(keeper), clock.now_us(), delay_us=60 * US_PER_S)])
+    assert wheel.schedule("n", 700, b"y").due_us == clock.now_us() + 60 * US_PER_S
 
 
 def test_while_an_occurrence_runs_another_body_has_the_next_time(
@@ -321,7 +342,7 @@ def test_a_message_that_succeeded_is_followed_by_the_next_occurrence(
     for n in range(1, 4):
         clock.advance(60)
         message = claimed(keeper)
-        assert plain.missed(message) is None
+        assert plain.passed_over(message) is None
         keeper.settle([plain.succeeded(message, clock.now_us())])
         found = the_one(wheel).occurrence
         assert (found.payload, found.topic, found.headers["a"]) == (b"x", "t", "b")
@@ -331,7 +352,7 @@ def test_a_message_that_succeeded_is_followed_by_the_next_occurrence(
 def test_a_plain_message_is_settled_as_ack_nack_and_bury_do(wheel: Wheel, keeper: Keeper, clock: FakeClock) -> None:
     plain = PlainOccurrences(keeper)
     message = Message(wheel.enqueue(b"x"), b"x")
-    assert plain.missed(message) is None
+    assert plain.passed_over(message) is None
     assert plain.succeeded(message, 5) == Settlement(message.id)
     assert plain.failed(message, 5, delay_us=7) == Settlement(message.id, "retried", clock.now_us() + 7)
     assert plain.failed(message, 5, delay_us=None, reason="no") == Settlement(message.id, "buried", reason="no")
@@ -358,7 +379,7 @@ def test_an_occurrence_that_is_too_late_is_passed_over_and_its_schedule_goes_on(
 ) -> None:
     wheel.schedule("n", 60, b"x", missed="skip", grace_s=30, count=5)
     clock.advance(600)
-    settlement = PlainOccurrences(keeper).missed(claimed(keeper))
+    settlement = PlainOccurrences(keeper).passed_over(claimed(keeper))
     assert settlement is not None
     keeper.settle([settlement])
     assert (the_one(wheel).occurrence.due_us, the_one(wheel).left) == (START_US + 660 * US_PER_S, 5)
@@ -373,10 +394,25 @@ def test_an_occurrence_that_is_too_late_is_passed_over_and_its_schedule_goes_on(
     ],
     ids=["empty", "no JSON", "unknown", "declared", "over"],
 )  # fmt: skip
-def test_an_occurrence_that_cannot_be_continued_is_left_to_a_scheduler(wheel: Wheel, stored: str) -> None:
-    message = wheel.get(wheel.enqueue(b"x", headers={SCHEDULE: stored}))
-    assert message is not None
-    assert only_a_scheduler_fires(message)
+def test_an_occurrence_that_cannot_be_continued_is_not_started(
+    wheel: Wheel, keeper: Keeper, clock: FakeClock, stored: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    id_ = wheel.enqueue(b"x", headers={SCHEDULE: stored}, key="filewheel.every:n")
+    message = claimed(keeper)
+    if '"declared":true' in stored:
+        assert only_a_scheduler_fires(message)
+        return
+    settlement = PlainOccurrences(keeper).passed_over(message)
+    assert settlement is not None
+    keeper.settle([settlement])
+    found = the_one(wheel)
+    assert (found.name, found.occurrence.root, found.occurrence.attempt) == ("n", id_, 0)
+    assert found.unreadable
+    assert "cannot be read here" in (found.occurrence.waits or "")
+    assert found.occurrence.waits_since_us == id_.due_us
+    assert "cannot be read here" in caplog.text
+    clock.advance(301)
+    assert claimed(keeper).id == found.occurrence.id  # it is looked at again
 
 
 def test_what_another_version_has_stored_is_passed_on(wheel: Wheel, keeper: Keeper, clock: FakeClock) -> None:

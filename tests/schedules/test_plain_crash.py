@@ -57,7 +57,7 @@ def fire(path: Path, machine: Machine, clock: ModelClock, told: Told) -> None:
         occurrences = PlainOccurrences(keeper)
         while batch := keeper.claim(2):
             for message in batch:
-                late = occurrences.missed(message)
+                late = occurrences.passed_over(message)
                 if late is not None:
                     keeper.settle([late])
                     continue

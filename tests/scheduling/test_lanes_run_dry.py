@@ -13,6 +13,7 @@ import pytest
 from filewheel import Keeper, Scheduler
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.laps.window import Budget
+from filewheel.schedules.occurrences import Occurrences
 from filewheel.scheduling.dispatcher import Dispatcher
 from filewheel.scheduling.events import Events, Telemetry
 from filewheel.scheduling.handler import Handler, Handlers, Terms
@@ -56,7 +57,7 @@ class Rig:
             self.keeper, handlers, {"thread": self.hands}, slots={"thread": None}, in_flight=IN_FLIGHT,
             catch_up_per_s=None, unknown="wait", clock=self.clock,
             telemetry=Telemetry(self.metrics, Events(self.clock)),
-            successor=lambda m, us: None, fate=lambda m, us: None,
+            occurrences=Occurrences((), self.clock),
         )  # fmt: skip
 
     def enqueue(self, name: str, count: int, ago_s: float) -> None:

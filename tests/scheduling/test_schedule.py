@@ -5,21 +5,40 @@ Nothing sleeps here: the clock moves when it is told to, and `drain` calls what 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
+import zoneinfo
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from filewheel import Every, GiveUp, Message, Retry, RetryLater, Scheduler, Wheel, current_job
+from filewheel import (
+    BadArgument,
+    DiskError,
+    Every,
+    GiveUp,
+    Keeper,
+    Message,
+    Retry,
+    RetryLater,
+    Scheduler,
+    Wheel,
+    current_job,
+)
 from filewheel.disk.disk import SYSTEM, OsDisk
+from filewheel.live.health import check_health
 from filewheel.message import HISTORY, KEY, SCHEDULE, US_PER_S, to_datetime
+from filewheel.schedules.cron import Cron
+from filewheel.schedules.recurrence import cron_of
 from filewheel.tools.dump import dump, load, to_json
 from tests.conftest import assert_whole
-from tests.support import START_US, FakeClock
+from tests.support import START_US, FakeClock, eventually
 
 START_S = START_US // US_PER_S
 """2027-01-15 08:00:00 UTC, a Friday; a full hour."""
@@ -416,7 +435,7 @@ def test_a_definition_that_changes_while_the_old_one_runs_has_one_successor(
     assert calls == ["old", "new"]
 
 
-def test_a_schedule_that_is_removed_from_the_program_calls_nothing_and_leaves_nothing(
+def test_a_schedule_that_is_removed_from_the_program_is_not_called_and_waits_until_it_is_unscheduled(
     make: Make, clock: FakeClock, path: Path
 ) -> None:
     old = make()
@@ -425,20 +444,60 @@ def test_a_schedule_that_is_removed_from_the_program_calls_nothing_and_leaves_no
     old.stop()
     new = make()
     calls: list[int] = []
-
-    @new.on("tick")
-    def tick() -> None:
-        calls.append(1)
-
-    clock.advance(60)
-    new.drain()
+    new.on("tick")(lambda: calls.append(1))
+    for _ in range(3):
+        clock.advance(600)
+        new.drain()
     assert not calls
+    found = the_living(path)
+    assert (found.root and found.root.due_us, found.attempt) == (START_US + 10 * US_PER_S, 0)
+    assert new.unschedule("tick")
+    clock.advance(600)
+    new.drain()
     assert not living(path)
     assert not dead(path)
-    assert new.wheel.get(key="filewheel.every:tick") is None
 
 
-def test_the_end_of_a_schedule_that_a_program_does_not_declare_is_logged_with_its_name_the_program_and_the_way_out(
+def test_a_schedule_that_the_firing_program_does_not_declare_is_called_at_once_when_its_own_program_fires_again(
+    make: Make, clock: FakeClock, path: Path
+) -> None:
+    old = make()
+    noted(old, clock)
+    old.drain()
+    old.stop()
+    other = make()
+    clock.advance(60)
+    other.drain()
+    other.stop()
+    clock.advance(1)
+    again = make()
+    called = noted(again, clock)
+    assert again.drain() == 1
+    assert called == [61.5]
+    found = the_living(path)
+    assert (found.due_us, found.waits, found.root) == (START_US + 70 * US_PER_S, None, None)
+
+
+def test_an_occurrence_that_waited_for_its_program_is_too_late_by_its_own_due(
+    make: Make, clock: FakeClock, path: Path
+) -> None:
+    old = make()
+    noted(old, clock, when=3600, missed="skip")
+    old.drain()
+    old.stop()
+    other = make()
+    clock.advance(3600)
+    other.drain()
+    other.stop()
+    clock.advance(299)
+    again = make()
+    called = noted(again, clock, when=3600, missed="skip")
+    again.drain()
+    assert called == []
+    assert again.metrics.snapshot()["counters"]["missed"] == {"tick": 1}
+
+
+def test_that_a_schedule_waits_is_logged_with_its_name_the_program_and_the_way_out(
     make: Make, clock: FakeClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = make()
@@ -450,21 +509,17 @@ def test_the_end_of_a_schedule_that_a_program_does_not_declare_is_logged_with_it
     caplog.clear()
     make().drain()
     (record,) = caplog.records
-    assert (record.levelname, record.event) == ("WARNING", "stopped")  # type: ignore[attr-defined]
+    assert (record.levelname, record.event) == ("WARNING", "unknown")  # type: ignore[attr-defined]
     said = record.getMessage()
     for words in (
-        "the schedule 'tick' has ended", f"process {os.getpid()} (`/usr/bin/filewheel work app2:scheduler`)",
-        "@scheduler.every(..., name='tick')", "scheduler.schedule('tick', ...)",
+        "the schedule 'tick' waits", f"process {os.getpid()} (`/usr/bin/filewheel work app2:scheduler`)",
+        "@scheduler.every(..., name='tick')", "filewheel unschedule tick",
     ):  # fmt: skip
         assert words in said
     assert "secret" not in said
-    again = make()
-    noted(again, clock)
-    again.drain()
-    assert again.wheel.get(key="filewheel.every:tick") is not None
 
 
-def test_a_removed_schedule_whose_call_waits_for_a_retry_is_not_tried_again(
+def test_a_removed_schedule_whose_call_waits_for_a_retry_is_not_tried_by_another_program(
     make: Make, clock: FakeClock, path: Path
 ) -> None:
     old = make()
@@ -485,7 +540,152 @@ def test_a_removed_schedule_whose_call_waits_for_a_retry_is_not_tried_again(
     clock.advance(10)
     new.drain()
     assert not calls
-    assert not living(path)
+    assert the_living(path).attempt == 1
+
+
+def test_a_program_that_stands_by_starts_the_schedules_that_are_missing_and_changes_none(
+    path: Path, make: Make, clock: FakeClock
+) -> None:
+    first = make()
+    noted(first, clock, when=60)
+    first.drain()
+    second = make()
+    noted(second, clock, when=90)
+    second.every(30, name="more")(second.on("more")(lambda: None))
+    with Keeper(path, clock=clock, background=False):
+        second.start()
+        eventually(lambda: len(living(path)) == 2)
+        assert second.state == "standby"
+        found = {s.name: s.recurrence for s in second.schedules()}
+        second.stop()
+    assert found == {"tick": Every(60), "more": Every(30)}
+
+
+# -- what cannot be read here and now --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def zones(tmp_path: Path) -> Iterator[Path]:
+    """A time zone database with the zone Old/Town, for the time of a test."""
+    place = tmp_path / "zones"
+    (place / "Old").mkdir(parents=True)
+    berlin = next(Path(p) / "Europe/Berlin" for p in zoneinfo.TZPATH if (Path(p) / "Europe/Berlin").is_file())
+    shutil.copy(berlin, place / "Old/Town")
+    zoneinfo.reset_tzpath([str(place)])
+    yield place
+    zoneinfo.reset_tzpath()
+    forget_zones()
+
+
+def forget_zones() -> None:
+    """Be another process: one that has read no zone yet."""
+    ZoneInfo.clear_cache()
+    cron_of.cache_clear()
+
+
+def test_a_schedule_in_a_zone_that_this_machine_lacks_waits_and_goes_on_when_the_zone_is_there(
+    make: Make, clock: FakeClock, path: Path, zones: Path
+) -> None:
+    scheduler = make()
+    calls: list[str] = []
+    scheduler.on("work")(calls.append)
+    scheduler.schedule("far", "* * * * *", "work", ["far"], tz="Old/Town")
+    scheduler.schedule("near", 60, "work", ["near"])
+    town = (zones / "Old/Town").rename(zones / "elsewhere")
+    forget_zones()
+    clock.advance(60)
+    scheduler.drain()
+    assert calls == ["near"]
+    found = {s.name: s for s in scheduler.schedules()}
+    assert "'Old/Town' is not a time zone" in found["far"].unreadable
+    assert "'Old/Town' is not a time zone" in (found["far"].occurrence.waits or "")
+    assert [s.name for s in scheduler.schedules("far")] == ["far"]
+    health = check_health(path, env=SYSTEM.using(clock=clock), needs_keeper=False, max_lag_s=0)
+    assert health.failed == ()
+    clock.advance(1)
+    health = check_health(path, env=SYSTEM.using(clock=clock), needs_keeper=False, max_lag_s=0)
+    assert [check.kind for check in health.failed] == ["late"]
+    assert "'Old/Town' is not a time zone" in health.failed[0].text
+    town.rename(zones / "Old/Town")
+    clock.advance(300)
+    scheduler.drain()
+    assert calls[-2:] == ["near", "far"] or calls[-2:] == ["far", "near"]
+    assert all(s.occurrence.waits is None and not s.unreadable for s in scheduler.schedules())
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO, errno.EACCES])
+def test_a_zone_file_that_cannot_be_opened_at_that_moment_ends_no_schedule(
+    make: Make, clock: FakeClock, zones: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    scheduler = make()
+    calls: list[int] = []
+    scheduler.on("work")(lambda: calls.append(1))
+    scheduler.schedule("far", "* * * * *", "work", tz="Old/Town")
+
+    class Unopened(ZoneInfo):
+        def __new__(cls, key: str) -> Unopened:
+            raise OSError(code, os.strerror(code), str(zones / key))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("filewheel.schedules.zone.ZoneInfo", Unopened)
+        cron_of.cache_clear()
+        clock.advance(60)
+        scheduler.drain()
+        with pytest.raises(DiskError):
+            Cron("* * * * *", "Old/Town")
+    assert not calls
+    clock.advance(300)
+    scheduler.drain()
+    assert calls == [1]
+
+
+def test_the_zone_of_a_call_that_runs_is_known_at_its_end(
+    make: Make, clock: FakeClock, path: Path, zones: Path
+) -> None:
+    scheduler = make()
+
+    @scheduler.on()
+    def work() -> None:
+        (zones / "Old/Town").unlink()
+        ZoneInfo.clear_cache()
+
+    scheduler.schedule("far", "* * * * *", "work", tz="Old/Town")
+    clock.advance(60)
+    scheduler.drain()
+    assert the_living(path).due_us == START_US + 120 * US_PER_S
+
+
+def test_a_definition_that_cannot_be_read_is_replaced_by_the_program_that_declares_it_and_keeps_its_due(
+    make: Make, clock: FakeClock, path: Path
+) -> None:
+    scheduler = make()
+    calls = noted(scheduler, clock, when=600)
+    scheduler.drain()
+    newer = the_living(path)
+    stored = json.loads(newer.headers[SCHEDULE]) | {"missed": "tomorrow"}
+    scheduler.cancel(newer.id)
+    scheduler.wheel.enqueue(
+        newer.payload, at=newer.due, topic="tick", key="filewheel.every:tick",
+        headers={k: v for k, v in newer.headers.items() if k != KEY} | {SCHEDULE: json.dumps(stored)},
+    )  # fmt: skip
+    assert [s.unreadable for s in scheduler.schedules()] == ["missed is 'once', 'all' or 'skip', not 'tomorrow'"]
+    clock.advance(700)
+    scheduler.drain()
+    assert calls == [700.5]
+    assert the_living(path).due_us == START_US + 1200 * US_PER_S
+
+
+def test_an_edit_of_a_schedule_that_cannot_be_read_says_so_and_starting_it_anew_keeps_its_due(
+    make: Make, clock: FakeClock, zones: Path
+) -> None:
+    wheel = make().wheel
+    wheel.schedule("far", "0 * * * *", b"x", tz="Old/Town")
+    (zones / "Old/Town").unlink()
+    forget_zones()
+    clock.advance(4000)
+    with pytest.raises(BadArgument, match="'far' cannot be read here: tz 'Old/Town'"):
+        wheel.edit_schedule("far", payload=b"y")
+    assert wheel.schedule("far", "0 * * * *", b"x", tz="UTC").due_us == START_US + 3600 * US_PER_S
 
 
 def test_a_schedule_made_at_run_time_goes_on_in_a_program_that_does_not_know_it_until_it_is_unscheduled(

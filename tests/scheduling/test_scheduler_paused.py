@@ -72,7 +72,7 @@ def stage(wheel_dir: Path, clock: FakeClock) -> Iterator[Stage]:
     scheduler.every(60, name="minutely")(_report)
     scheduler.on("mail", concurrency=1)(lambda: None)
     with Keeper(wheel_dir, background=False, clock=clock) as keeper:
-        scheduler._plant_all()
+        scheduler._plant_all("replace")
         yield Stage(scheduler, clock, keeper)
     scheduler.stop()
 

@@ -359,7 +359,7 @@ dispatcher.Dispatcher.wait.__defaults__ = (3600,)
 def test_two_programs_with_different_handlers_leave_each_other_their_messages(
     start: Start, wheel_dir: Path, log: Path
 ) -> None:
-    quick = "import filewheel.scheduling.dispatcher as d\nd.UNKNOWN_DELAY_US = 100_000\n"
+    quick = "import filewheel.schedules.occurrences as o\no.WAIT_US = 100_000\n"
     handler = "@scheduler.on()\ndef {0}(i): note('ended', f'{0}{{i}}')\n"
     first = start(quick + handler.format("first"))
     assert firing(wheel_dir) == first.pid

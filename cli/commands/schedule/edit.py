@@ -73,7 +73,7 @@ def edit(
     changes |= {} if grace is None else {"grace_s": grace / US_PER_S}
     changes |= {} if jitter is None else {"jitter_s": jitter / US_PER_S}
     changes |= {} if topic is None else {"topic": topic}
-    changes |= {} if body is None else {"payload": read_body(out, body)}
+    changes |= {} if body is None else {"payload": read_body(out, body, is_work=True)}
     changes |= {"headers": dict(headers)} if headers else {}
     if retries is not None or timeout is not None:
         changes["change_headers"] = changed_terms(retries, timeout)

@@ -82,7 +82,7 @@ def start(
         options["headers"][ARGS] = "json"
         payload = arguments
     else:
-        payload = read_body(out, given.body)
+        payload = read_body(out, given.body, is_work=True)
     with out.wheel() as wheel:
         before = wheel.schedules(given.name)
         id_ = wheel.schedule(given.name, when, payload, **options)

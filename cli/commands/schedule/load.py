@@ -14,13 +14,13 @@ from typing import BinaryIO, get_args
 
 import click
 
-from filewheel import PlainSchedule, StoredSchedule, Wheel
+from filewheel import MessageId, PlainSchedule, StoredSchedule, Wheel
 from filewheel.scheduling.cron import Missed, Zone
 from filewheel.tools.dump import iso
 
 from ... import times
 from ...failure import Failure
-from ...input.crontab import LINE_BYTES_MAX, Crontab, Job, Problem
+from ...input.crontab import LINE_BYTES_MAX, Crontab, Job, Problem, is_system_crontab
 from ...input.lines import read_lines, stdin
 from ...input.params import DURATION
 from ...input.terms import terms_of
@@ -40,6 +40,9 @@ class _Plan:
 
     job: Job
     schedule: PlainSchedule
+    when: str
+    next_us: int
+    """Its next time if it is started now."""
     does: str
 
 
@@ -78,16 +81,29 @@ def load(
 
     Each line that cannot be taken is reported with the reason; then no line is taken, unless --keep-going. Loading a
     changed file again changes its schedules: a job is known by the comment `# name: NAME` above it, or by its command.
-    The variables of the file are exported to the jobs; CRON_TZ and TZ are their zone.
+    The variables of the file are exported to the jobs; CRON_TZ and TZ are their zone. --prune changes nothing when the
+    input is empty or its last line has no newline: it may be cut short.
     """
     if file == "-" and prune and source is None:
         raise click.UsageError("--prune of stdin needs the --source that it was loaded with before")
     named = source if source is not None else "" if file == "-" else os.path.abspath(file)
     zone = Zone(tz).name if tz is not None else "UTC" if not time.daylight and time.timezone == 0 else ""
     with _opened(file) as stream:
-        found = Crontab(verbs=VERBS).read(read_lines(stream, LINE_BYTES_MAX), zone)
+        ending = _Ending(stream)
+        found = Crontab(verbs=VERBS, has_users=is_system_crontab(file)).read(read_lines(ending, LINE_BYTES_MAX), zone)
     for note in found.notes:
         out.note(note)
+    where = "stdin" if file == "-" else file
+    if prune and not (found.jobs or found.problems):
+        raise Failure(
+            "usage", f"there is no job in {where}, so nothing says what --prune should keep; nothing was changed",
+            hint="is it complete? `filewheel unschedule NAME...` ends schedules",
+        )  # fmt: skip
+    if prune and not ending.last.endswith(b"\n"):
+        raise Failure(
+            "usage", f"the last line of {where} does not end, so --prune may not see all of it; nothing was changed",
+            hint="a newline at its end",
+        )  # fmt: skip
     with out.wheel() as wheel:
         terms = terms_of(retries, timeout)
         like = PlainSchedule("-", "@daily", topic=topic, headers=terms, missed=missed, jitter_s=jitter / US_PER_S)
@@ -105,15 +121,30 @@ def load(
         if wrong and gone:
             out.warn("nothing is pruned: a line that cannot be taken may be one of these schedules")
             gone = []
+        ids: Sequence[MessageId] = []
         if not dry_run:
-            wheel.schedule_many([plan.schedule for plan in plans])
+            ids = wheel.schedule_many([plan.schedule for plan in plans])
             for name in gone:
                 wheel.unschedule(name)
-        _print(out, plans, gone, {s.name: s for s in wheel.schedules()} if not dry_run else {}, dry_run=dry_run)
+        _print(out, plans, gone, None if dry_run else ids)
         if plans and not dry_run and not wheel.has_keeper():
             out.note("no keeper runs: `filewheel run -- sh` fires them")
     if wrong:
         raise Failure("partly", f"{count(wrong, 'line')} of {file} cannot be taken; the others are", hint="mend them")
+
+
+class _Ending:
+    """A stream that remembers its last line."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.last = b""
+
+    def readline(self, limit: int, /) -> bytes:
+        """Return the next line, or the part of it up to a limit; the empty string at the end."""
+        line = self._stream.readline(limit)
+        self.last = line or self.last
+        return line
 
 
 @contextlib.contextmanager
@@ -128,17 +159,21 @@ def _opened(file: str) -> Iterator[BinaryIO]:
 def _plans(wheel: Wheel, found: Crontab, source: str, like: PlainSchedule) -> list[_Plan]:
     """Return what each job becomes; a name of somebody else's schedule is one more problem."""
     plans = []
+    living = {stored.name: stored for stored in wheel.schedules([job.name for job in found.jobs])}
     for job in found.jobs:
         schedule = PlainSchedule(
             job.name, job.when, job.body, like.topic, like.headers, tz=job.tz, missed=like.missed,
             jitter_s=like.jitter_s, source=source,
         )  # fmt: skip
-        there = next(iter(wheel.schedules(job.name)), None)
+        there = living.get(job.name)
         if there is not None and (not there.is_plain or there.source != source):
             found.problems.append(_taken(job, there))
             continue
-        same = there is not None and schedule.plant(wheel.payload_bytes_max).is_that_of(there)
-        plans.append(_Plan(job, schedule, "unchanged" if same else "started" if there is None else "changed"))
+        plant = schedule.plant(wheel.payload_bytes_max)
+        same = there is not None and plant.is_that_of(there)
+        does = "unchanged" if same else "started" if there is None else "changed"
+        definition = plant.definition
+        plans.append(_Plan(job, schedule, when_of(definition.recurrence)[0], definition.after(times.now_us()), does))
     return plans
 
 
@@ -152,21 +187,18 @@ def _taken(job: Job, there: StoredSchedule) -> Problem:
     )  # fmt: skip
 
 
-def _print(
-    out: Output, plans: Sequence[_Plan], gone: Sequence[str], living: dict[str, StoredSchedule], *, dry_run: bool
-) -> None:
+def _print(out: Output, plans: Sequence[_Plan], gone: Sequence[str], ids: Sequence[MessageId] | None) -> None:
+    """Print what was done; without the ids of the next occurrences what would be done."""
     now_us = times.now_us()
-    would = {"started": "would start", "changed": "would change", "ended": "would end"} if dry_run else {}
+    would = {"started": "would start", "changed": "would change", "ended": "would end"} if ids is None else {}
     rows = []
-    for plan in plans:
-        stored = living.get(plan.job.name)
-        definition = plan.schedule.plant(1 << 40).definition
-        next_us = definition.after(now_us) if stored is None else stored.occurrence.due_us
+    for number, plan in enumerate(plans):
+        next_us = plan.next_us if ids is None else ids[number].due_us
         fields = {
             "name": plan.job.name,
             "done": plan.does,
             "line": plan.job.line,
-            "when": when_of(definition.recurrence)[0],
+            "when": plan.when,
         }
         if out.wants_json:
             out.record({**fields, "tz": plan.job.tz, "next": iso(next_us), "next_us": next_us})

@@ -96,7 +96,11 @@ class Rules:
             reason = f"it has {len(packed)} bytes, and a wheel takes {PAYLOAD_BYTES_LIMIT}"
             verdict = poison(record, policy, reason)
             packed = shortened(record, reason).pack()
-        key = record.key if policy.keyed and isinstance(verdict, Delayed) else None
+        key, unless_due_us = None, -1
+        if policy.keyed and isinstance(verdict, Delayed):
+            key, unless_due_us = record.key, verdict.unless_due_us
         if isinstance(verdict, Delayed) and not verdict.is_rolled and len(self._targets) < TARGETS_MAX:
             self._targets[verdict.topic.encode()] = verdict.topic
-        return Put(record.offset, verdict.due_us, verdict.topic, packed, record.timestamp_ms, key)
+        return Put(
+            record.offset, verdict.due_us, verdict.topic, packed, record.timestamp_ms, key, unless_due_us=unless_due_us
+        )

@@ -36,6 +36,8 @@ class Put(NamedTuple):
     key: bytes | None = None
     cancels: bool = False
     """It cancels the waiting record with its key; nothing else comes of it."""
+    unless_due_us: int = -1
+    """It takes the place of no record with its key that is due by then: it is left out."""
 
 
 learn_put(Put)

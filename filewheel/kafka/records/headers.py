@@ -28,6 +28,9 @@ TARGET_KEY = "scheduler-target-key"
 """In: the key of the produced record; without it, it has none."""
 TARGET_PARTITION = "filewheel-target-partition"
 
+UNLESS_DUE_MS = "filewheel-unless-due-ms"
+"""In, of a keyed topic: it does not take the place of the waiting record with its key that is due by then."""
+
 TIMESTAMP_S = "scheduler-timestamp"
 """Out: the timestamp of the record in the delay topic, in seconds."""
 SOURCE_KEY = "scheduler-key"
@@ -49,7 +52,7 @@ FIRST_DUE_MS = "filewheel-first-due-ms"
 
 DUE = (DUE_MS, EPOCH_S, DELAY_MS)
 """The headers of a due; the first of them that a record has counts."""
-ROUTING = frozenset({*DUE, TARGET_TOPIC, TARGET_KEY, TARGET_PARTITION})
+ROUTING = frozenset({*DUE, TARGET_TOPIC, TARGET_KEY, TARGET_PARTITION, UNLESS_DUE_MS})
 BACK = frozenset({ROOT, FIRST_DUE_MS, ATTEMPT})
 STAMPS = frozenset({TIMESTAMP_S, SOURCE_KEY, SOURCE_TOPIC, ID, FIRED_MS, ATTEMPT, ERROR, ORIGIN})
 """What the service writes on produced records."""
@@ -70,6 +73,8 @@ class Delayed:
     partition: int | None = None
     is_rolled: bool = False
     """It is due beyond the horizon: at `due_us` it goes back to the delay topic, which is `topic`."""
+    unless_due_us: int = -1
+    """It takes the place of no record with its key that is due by then."""
 
 
 @dataclass(slots=True)
@@ -177,6 +182,7 @@ def _delayed(record: Record, policy: Policy) -> Delayed:
         first_due_ms_of(found, due_ms)
     topic = _target(found, policy)
     partition = _partition(found)
+    unless_due_us = number(found, UNLESS_DUE_MS) * 1000 if UNLESS_DUE_MS in found else -1
     horizon_ms = policy.horizon_ms
     if horizon_ms is not None and due_ms - record.timestamp_ms > horizon_ms:  # mutant: kafka-no-horizon
         if record.timestamp_ms <= NO_TIMESTAMP:
@@ -186,8 +192,9 @@ def _delayed(record: Record, policy: Policy) -> Delayed:
                 f"{_TOO_LATE}{(due_ms - record.timestamp_ms) // 1000} s after its timestamp; the horizon "
                 f"of this topic is {policy.horizon_s:g} s"
             )
-        return Delayed((record.timestamp_ms + horizon_ms) * 1000, policy.topic, is_rolled=True)
-    return Delayed(due_ms * 1000, topic, found.get(TARGET_KEY), partition)
+        due_ms, topic = record.timestamp_ms + horizon_ms, policy.topic
+        return Delayed(due_ms * 1000, topic, is_rolled=True, unless_due_us=unless_due_us)
+    return Delayed(due_ms * 1000, topic, found.get(TARGET_KEY), partition, unless_due_us=unless_due_us)
 
 
 def first_due_ms_of(found: Mapping[str, bytes | None], due_ms: int) -> int:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from filewheel.errors import BadArgument, Damaged
 from filewheel.format.ids import MINT
 from filewheel.journal.settlement import GONE, Settlement
-from filewheel.kafka.records.headers import DUE_MS, FIRED_MS, TARGET_KEY, TARGET_TOPIC
+from filewheel.kafka.records.headers import DUE_MS, FIRED_MS, TARGET_KEY, TARGET_TOPIC, UNLESS_DUE_MS
 from filewheel.kafka.records.options import TOPIC_CHARS_MAX, is_topic
 from filewheel.kafka.records.record import Outgoing, Record
-from filewheel.message import DUE_END_US, KEY, REASON, SEQ_BITS, Message, MessageId
+from filewheel.message import DUE_END_US, KEY, REASON, SCHEDULE, SEQ_BITS, Message, MessageId
 
 HANDLER = "filewheel.handler"
 """The name of the handler."""
@@ -75,6 +75,8 @@ def record_of(message: Message, topics: CallTopics, now_us: int) -> Outgoing:
     headers += [(DUE_MS, b"%d" % -(-due_us // 1000)), (TARGET_TOPIC, topics.calls.encode())]
     if text is not None:
         headers.append((TARGET_KEY, text))
+    if SCHEDULE in message.headers and not is_moved:
+        headers.append((UNLESS_DUE_MS, b"%d" % (now_us // 1000)))
     return Outgoing(topics.delay, None if is_moved else text, message.payload, headers)  # mutant: kafka-retry-replaces
 
 

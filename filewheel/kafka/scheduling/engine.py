@@ -133,6 +133,5 @@ class KafkaEngine:
             unknown=limits.unknown,
             clock=self._clock,
             telemetry=self._telemetry,
-            successor=self._occurrences.next_of,
-            fate=self._occurrences.fate_of,
+            occurrences=self._occurrences,
         )

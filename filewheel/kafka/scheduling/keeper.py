@@ -20,7 +20,8 @@ from filewheel.format.settings import Sync
 from filewheel.journal.settlement import Settlement
 from filewheel.kafka.node.transport import BEGINNING
 from filewheel.kafka.records.record import Outgoing, Record
-from filewheel.kafka.scheduling.call import CallTopics, dead_of_record, message_of, record_of, records_of
+from filewheel.kafka.scheduling.call import CallTopics, cancel_of, dead_of_record, message_of, record_of, records_of
+from filewheel.kafka.scheduling.occurrences import KafkaOccurrences
 from filewheel.kafka.scheduling.outbox import Outbox, Place
 from filewheel.kafka.scheduling.progress import Position, Progress
 from filewheel.kafka.scheduling.transport import CallTransport
@@ -49,13 +50,12 @@ class CallKeeper:
         clock: Clock,
         *,
         in_flight: int,
-        plants: Callable[[int], Sequence[Message]],
+        occurrences: KafkaOccurrences,
     ) -> None:
-        """`plants` returns the next occurrences of the declared schedules, at a time."""
         self._topics = topics
         self._clock = clock
         self._in_flight = in_flight
-        self._plants = plants
+        self._occurrences = occurrences
         self._partitions: dict[int, Progress] = {}
         self._coming: set[int] = set()
         """Assigned partitions whose committed position is not known yet."""
@@ -185,11 +185,16 @@ class CallKeeper:
         if progress is None or not progress.take(record.offset):
             return
         try:
-            message = message_of(record)
+            read = message_of(record)
         except Damaged as exc:
             log.error("%s [%d] %d is a dead letter: %s", self._topics.calls, record.partition, record.offset, exc)
             letter = dead_of_record(record, exc.what, self._topics)
             self._outbox.add([letter], [(progress, record.offset)])
+            return
+        message = self._occurrences.as_declared(read)
+        if message is None:
+            log.info("an occurrence of a schedule that this program has ended is left out")
+            self._outbox.add([], [(progress, record.offset)])
             return
         self._waiting[record.partition].append((record.offset, message))
 
@@ -245,10 +250,15 @@ class CallKeeper:
         self.plant()
 
     def plant(self) -> None:
-        """Produce the next occurrence of each declared schedule; it takes the place of the one that waits."""
+        """Produce the next occurrence of each declared schedule; it takes the place of one that waits and is not due.
+
+        Those that this program has ended are cancelled.
+        """
         now_us = self.now_us()
-        for message in self._plants(now_us):
-            self._outbox.add([record_of(message, self._topics, now_us)], [])
+        records = [record_of(message, self._topics, now_us) for message in self._occurrences.plants(now_us)]
+        records += [cancel_of(key, self._topics) for key in self._occurrences.ended_keys]
+        for record in records:
+            self._outbox.add([record], [])
 
     def _start_coming(self) -> None:
         if not self._coming:

@@ -26,10 +26,6 @@ REASONS: dict[str, tuple[str, str]] = {
     "jitter_s": ("each worker computes the same times", "leave it out"),
     "count": ("no worker knows how many calls the others have made", "end=..."),
     "schedule": ("no worker can be asked for the schedules of the others", "declare it with @scheduler.every"),
-    "unschedule": (
-        "its next occurrence may be on the way to a worker",
-        "remove it from the program: it ends a day after its last worker declared it",
-    ),
     "cancel": ("an id does not say where the record is", "a call with a key, and cancel(key=...)"),
     "transaction": (
         "without exactly_once=True a step and the next one are not one write",

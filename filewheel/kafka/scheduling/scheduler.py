@@ -29,7 +29,7 @@ from filewheel.kafka.scheduling.transport import CallTransport
 from filewheel.kafka.topics import TopicReport, make_call_topics
 from filewheel.message import MessageId
 from filewheel.metrics.metrics import Metrics
-from filewheel.schedules.definition import When
+from filewheel.schedules.definition import When, check_name, schedule_key
 from filewheel.scheduling import bulk
 from filewheel.scheduling.call import new_call, transaction_of
 from filewheel.scheduling.definitions import Definitions, HandlerOptions, ScheduleOptions, shows
@@ -101,6 +101,8 @@ class KafkaScheduler(Definitions, Unlisted):
         """The delay topic, the topic of calls, and that of dead letters."""
         self.keyed = check_flag("keyed", keyed)
         """Whether the delay topic is keyed."""
+        self._ended: set[str] = set()
+        """Schedules that an earlier version of this program declared."""
         self._config = {"bootstrap.servers": bootstrap, **(config or {})}
         self._path = f"kafka:{bootstrap}/{topic}/{calls}"
         self._exactly_once = exactly_once
@@ -200,9 +202,16 @@ class KafkaScheduler(Definitions, Unlisted):
         """Refuse: schedules are declared."""
         raise refused("schedule")
 
-    def unschedule(self, name: str) -> NoReturn:
-        """Refuse: a schedule ends with its declaration."""
-        raise refused("unschedule")
+    def unschedule(self, name: str) -> None:
+        """End a schedule that no version of this program declares any more; call it in each worker, before `run`.
+
+        What waits is cancelled, now and whenever this worker is given partitions; what is on its way to it is not
+        called. Raises BadArgument for a schedule that this program declares; ClusterError as `cancel`.
+        """
+        if check_name(name) in self._schedules:
+            raise BadArgument(f"this program declares the schedule {name!r}", hint="take out its @scheduler.every")
+        self._ended.add(name)
+        self.cancel(key=schedule_key(name))
 
     def drain(self) -> NoReturn:
         """Refuse: nothing here knows what is due."""
@@ -246,11 +255,11 @@ class KafkaScheduler(Definitions, Unlisted):
                 raise BadArgument("this scheduler has been started already")
             transport = self._opened()
             transport.check()
-            occurrences = KafkaOccurrences(self._schedules, self._clock)
+            occurrences = KafkaOccurrences(self._schedules, self._ended, self._clock)
 
             def join() -> CallKeeper:
                 return CallKeeper(
-                    transport, self.topics, self._clock, in_flight=self._limits.in_flight, plants=occurrences.plants
+                    transport, self.topics, self._clock, in_flight=self._limits.in_flight, occurrences=occurrences
                 )
 
             self._engine = self._engine_of(join, occurrences)

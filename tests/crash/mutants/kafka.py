@@ -76,6 +76,8 @@ MUTANTS: list[Mutant] = [
       "tests/kafka/test_partition.py::test_low_is_that_of_the_marker_until_everything_was_counted"),
     m("kafka-key-goes-back", "U", NEVER, "an old record that is read again does not replace its successor",
       "tests/kafka/test_keyed.py::test_an_old_record_that_is_read_again_does_not_replace_its_successor"),
+    m("kafka-due-replaced", "U", NEVER, "an occurrence that was due when another was made is not replaced by that",
+      "tests/kafka/test_keyed.py::test_an_occurrence_that_was_due_when_another_was_made_is_not_replaced_by_that"),
     m("kafka-key-twice", "U", NEVER, "of the records of a key in one batch the last counts",
       "tests/kafka/test_keyed.py::test_within_a_batch_the_last_record_of_a_key_counts"),
     m("kafka-clients-without-limit", "C", gives("True"), "clients of /metrics cannot take all threads of a node",
