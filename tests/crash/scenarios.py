@@ -208,7 +208,7 @@ def enqueue_loosely(actor: Actor) -> None:
     end = time.monotonic() + 5
     while wheel is not None and wheel._journal is not None and time.monotonic() < end:
         appender = wheel._journal.appender
-        if appender._durable >= appender.written or appender._broken is not None:
+        if appender._durable >= appender.written or appender.broken is not None:
             break
         time.sleep(0.001)
     actor.close()

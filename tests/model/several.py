@@ -30,7 +30,7 @@ from filewheel.message import US_PER_S, MessageId
 from filewheel.roster.roster import RETAIN_BYTES, Member, Mode, OnFailure, Role, Roster, change_roster, read_roster
 from filewheel.wheel import Wheel
 from tests.model.oracle import Oracle, Told
-from tests.model.sched import ModelThreading, Scheduler
+from tests.model.sched import ModelCondition, ModelThreading, Scheduler
 from tests.model.tiny import SLOTS, tiny
 from tests.model.volumes import Condition, Process, Volumes
 from tests.model.world import ModelClock, exact, make_wheel
@@ -71,8 +71,11 @@ def tiny_set() -> Iterator[list[Callable[[], str]]]:
             )
             and getattr(module, "threading", None) is threading
         ]
+        waiting = [module for module in ours if hasattr(module, "Condition")]
         for module in ours:
             module.threading = ModelThreading  # type: ignore[attr-defined]
+        for module in waiting:
+            module.Condition = ModelCondition
         for module in (filewheel.replication.link, filewheel.replication.old_primary):
             module.boot_id = lambda: boots[-1]()  # type: ignore[attr-defined]
         # It measures how long a disk takes: by the machine's own clock no seed could be had again.
@@ -85,6 +88,8 @@ def tiny_set() -> Iterator[list[Callable[[], str]]]:
             filewheel.journal.mirror.SYSTEM_CLOCK = SYSTEM_CLOCK
             for module in ours:
                 module.threading = threading  # type: ignore[attr-defined]
+            for module in waiting:
+                module.Condition = filewheel.env.Condition
 
 
 class HastyClock:

@@ -30,7 +30,7 @@ import filewheel.wheel
 from filewheel.journal.journal import Journal
 from filewheel.laps.deal import Deal
 from filewheel.laps.window import Budget
-from tests.model.sched import ModelThreading
+from tests.model.sched import ModelCondition, ModelThreading
 
 SLOTS = 60
 
@@ -88,6 +88,8 @@ def tiny(
         filewheel.wheel,
     ):
         patch(module, "threading", ModelThreading)
+        if hasattr(module, "Condition"):
+            patch(module, "Condition", ModelCondition)
     try:
         yield
     finally:
