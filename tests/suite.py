@@ -10,11 +10,15 @@ Invariant: the exit code is 0 only if each test passed beside the others, or twi
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,6 +30,8 @@ AGAIN = Path("again.jsonl")
 """Lists the tests that were run again, by any run of this checkout, and whether they passed."""
 
 ROUNDS = 2
+ROOM_BYTES = 4 << 30
+"""So much room in memory holds the temporary directories of tests that run; those of tests that passed are removed."""
 
 
 class Failures:
@@ -68,10 +74,24 @@ def compile_once(tests: Path) -> None:
         one.wait()
 
 
+@contextlib.contextmanager
+def in_memory(folder: Path = Path("/dev/shm")) -> Iterator[list[str]]:
+    """Yield the options for temporary directories in memory, where there is room: a flush costs nothing there.
+
+    What a flush does on a disk is tested by the campaigns, on file systems of their own.
+    """
+    if not os.access(folder, os.W_OK) or shutil.disk_usage(folder).free < ROOM_BYTES:
+        yield []
+        return
+    with tempfile.TemporaryDirectory(prefix="filewheel-tests-", dir=folder, ignore_cleanup_errors=True) as made:
+        yield [f"--basetemp={made}/t"]
+
+
 def run(arguments: list[str]) -> int:
     """Run pytest with `arguments`, then the failed tests alone; return the exit code."""
     failures = Failures()
-    code = int(pytest.main(arguments, plugins=[failures]))
+    with in_memory() as options:
+        code = int(pytest.main([*options, *arguments], plugins=[failures]))
     names = failures.names
     if code != pytest.ExitCode.TESTS_FAILED or failures.broken or not 0 < len(names) <= AT_MOST:
         return code
