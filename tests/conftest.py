@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -40,6 +41,12 @@ LONG = [
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     first = {Path(__file__).parent / name: n for n, name in enumerate(LONG)}
     items.sort(key=lambda item: first.get(item.path, len(LONG)))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of every later collection of garbage: a full one took 0.3 seconds."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:

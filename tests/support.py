@@ -12,11 +12,11 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import OsDisk
@@ -25,6 +25,7 @@ from filewheel.keys.lost import Relisted
 from filewheel.laps.store import Store
 from filewheel.message import US_PER_S
 
+T = TypeVar("T")
 REPO = Path(__file__).parent.parent
 START_US = 1_800_000_000 * US_PER_S
 
@@ -32,6 +33,11 @@ START_US = 1_800_000_000 * US_PER_S
 def seeds(few: int, *, all_of: int) -> range:
     """The seeds of a test that draws what it does: a few, all of them with FILEWHEEL_SEEDS=all."""
     return range(all_of if os.environ.get("FILEWHEEL_SEEDS") == "all" else few)
+
+
+def some(every: Iterable[T], *, one_of: int) -> list[T]:
+    """One of so many, by turns: of the states after a crash, for instance; all of them with FILEWHEEL_SEEDS=all."""
+    return list(every)[:: 1 if os.environ.get("FILEWHEEL_SEEDS") == "all" else one_of]
 
 
 def open_files() -> set[str]:

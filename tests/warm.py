@@ -1,8 +1,9 @@
 """The command `filewheel` for scripts, without its start-up: a process that has imported it forks for each call.
 
-Pages and help have hundreds of commands; nine tenths of the time of one is imports. `Warm` starts the server below and
-writes a script `filewheel` that sends arguments, directory, environment and open files to it, and ends as the forked
-process did. Verbs that run on, or are told to stop by a signal, are started as processes of their own.
+Pages and help have hundreds of commands; nine tenths of the time of one is imports. `warm` starts the server below and
+yields a script `filewheel` that sends arguments, directory, environment and open files to it, and ends as the forked
+process did. Verbs that run on, or are told to stop by a signal, are started as processes of their own. `program_of`
+makes of it a script that runs the Python program on its stdin in the same way.
 Invariant: what a script sees of a command (output, exit code, signal) is what a process of its own shows.
 """
 
@@ -20,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Sequence
 
 from cli.main import VERBS, main
 from tests.support import REPO
@@ -46,11 +48,23 @@ if ended < 0:
     posix.kill(posix.getpid(), -ended)
 posix._exit(ended)
 """
+PROGRAM = ".program"
+"""The argument of a call that is a Python program on stdin."""
+
+
+def program_of(script: str) -> str:
+    """Return the script that runs the program on its stdin, as `python -` does, from the script of `warm`."""
+    if not script.startswith("#!/bin/sh"):
+        return script.replace("sys.argv[1:]", repr([PROGRAM]), 1)
+    return f"#!/bin/sh\nPYTHONPATH={REPO} exec {sys.executable} -W error -\n"
 
 
 @contextlib.contextmanager
-def warm() -> Iterator[str]:
-    """Run the server; the text of a script that calls it. Where the system has no pidfd, one that starts Python."""
+def warm(own: Sequence[str] = OWN) -> Iterator[str]:
+    """Run the server; the text of a script that calls it. Where the system has no pidfd, one that starts Python.
+
+    The verbs `own` are processes of their own.
+    """
     if not hasattr(os, "pidfd_open"):
         yield f'#!/bin/sh\nPYTHONPATH={REPO} exec {sys.executable} -W error -m cli "$@"\n'
         return
@@ -64,7 +78,7 @@ def warm() -> Iterator[str]:
         with server:
             assert server.stdout is not None
             assert server.stdout.readline() == b"ready\n"
-            yield CLIENT.format(python=sys.executable, own=OWN, repo=os.fsencode(REPO), address=address)
+            yield CLIENT.format(python=sys.executable, own=tuple(own), repo=os.fsencode(REPO), address=address)
             assert server.stdin is not None
             server.stdin.close()  # it ends
 
@@ -85,6 +99,7 @@ def serve(address: str) -> bool:
             if fd == 0:
                 for pid, _, _ in running.values():
                     os.kill(pid, signal.SIGKILL)
+                listener.close()
                 return False
             if fd == listener.fileno():
                 connection, _ = listener.accept()
@@ -125,6 +140,7 @@ def become(connection: socket.socket) -> None:
     os.environb.clear()
     os.environb.update(environment)
     time.tzset()
+    sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
     sys.argv[1:] = arguments
 
 
@@ -132,8 +148,15 @@ if __name__ == "__main__":
     for name in VERBS:
         if name not in OWN:
             importlib.import_module(f"cli.commands.{name}")
+    for name in ("filewheel.aio.wheel", "filewheel.scheduling.aio"):
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
     sys.path[0] = ""
     if serve(sys.argv[1]):
-        main()
+        if sys.argv[1:] == [PROGRAM]:
+            sys.argv[:] = ["-"]
+            own = sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(compile(sys.stdin.read(), "<stdin>", "exec"), vars(own))
+        else:
+            main()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
+import functools
 import inspect
 import json
 import os
@@ -14,6 +16,7 @@ import stat
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +31,7 @@ from filewheel.disk.directory import open_directory
 from filewheel.keys.lost import Relisted
 from filewheel.laps.tidy import tidy
 from tests.support import REPO
+from tests.warm import warm
 
 # What a shell might have set, and would change what is printed.
 _NEUTRAL = {"FILEWHEEL": None, "NO_COLOR": None, "COLUMNS": None, "LINES": None, "FORCE_COLOR": None}
@@ -75,6 +79,24 @@ def environment(**more: str) -> dict[str, str]:
     return {**found, "PYTHONPATH": str(REPO), "PYTHONUNBUFFERED": "", "TERM": "xterm", **more}
 
 
+@functools.cache
+def _forking() -> str:
+    """Return a script that forks the command line from a process that has imported it, until this process ends."""
+    open_until = contextlib.ExitStack()
+    atexit.register(open_until.close)
+    folder = open_until.enter_context(tempfile.TemporaryDirectory(prefix="filewheel-warm-"))
+    script = Path(folder) / "filewheel"
+    script.write_text(open_until.enter_context(warm(own=())))
+    script.chmod(0o755)
+    return str(script)
+
+
+def forked(*args: object, env: dict[str, str] | None = None) -> list[str] | None:
+    """Return the command for a process that is waited for, and gets no signal; None if it has to start by itself."""
+    of_interpreter = any(name.startswith(("PYTHON", "LC_", "LANG")) for name in env or ())
+    return None if of_interpreter else [_forking(), *map(str, args)]
+
+
 def start(
     *args: object,
     command: list[str] | None = None,
@@ -119,6 +141,8 @@ class Fw:
         """Run as a process, and expect an exit code."""
         if stdin is not None:
             options["stdin"] = subprocess.PIPE
+        if "command" not in options:
+            options["command"] = forked("-C", self.wheel, *args, env=options.get("env"))
         result = finish(self.start(*args, **options), stdin)
         assert result.code == code, result
         return result
@@ -229,4 +253,6 @@ def _writers(process: subprocess.Popen[str]) -> set[int]:
 
 def on_terminal(*args: object, **options: Any) -> Result:
     """Run on a terminal."""
+    if "command" not in options:
+        options["command"] = forked(*args, env=options.get("env"))
     return Terminal(*args, **options).finish()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import REPO
-from tests.warm import warm
+from tests.warm import program_of, warm
 
 PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -33,7 +33,7 @@ def shell(tmp_path: Path, filewheel: str) -> dict[str, str]:
     binaries = tmp_path / "bin"
     binaries.mkdir()
     python = f'#!/bin/sh\nPYTHONPATH={REPO} exec {sys.executable} -W error "$@"\n'
-    for name, text in (("filewheel", filewheel), ("python", python)):
+    for name, text in (("filewheel", filewheel), ("python", python), ("python-block", program_of(filewheel))):
         script = binaries / name
         script.write_text(text)
         script.chmod(0o755)
@@ -58,7 +58,7 @@ def run_blocks(text: str, tmp_path: Path, shell: dict[str, str]) -> None:
         if language == "sh":
             script.append(f"echo '--- block {number}'\n{block}")
         elif language == "python":
-            python = f"{sys.executable} -W error - <<'END_OF_BLOCK'\n{block}END_OF_BLOCK"
+            python = f"python-block <<'END_OF_BLOCK'\n{block}END_OF_BLOCK"
             script.append(f"echo '--- block {number}'\n{python}")
     stdout, stderr = tmp_path / "stdout", tmp_path / "stderr"
     with stdout.open("wb") as out, stderr.open("wb") as err:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.support import environment
 from tests.support import eventually
-from tests.warm import warm
+from tests.warm import program_of, warm
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="no pidfd: each command is a process of its own")
 
@@ -80,6 +80,28 @@ def test_a_script_that_is_killed_takes_its_command_with_it(script: Path, tmp_pat
     waits.wait()
     eventually(lambda: _readers(put) == 0)
     os.close(put)
+
+
+def test_a_program_on_stdin_ends_and_prints_as_with_an_interpreter_of_its_own(script: Path, tmp_path: Path) -> None:
+    forked = tmp_path / "python-block"
+    forked.write_text(program_of(script.read_text()))
+    forked.chmod(0o755)
+    program = """
+import sys, threading
+from filewheel import Scheduler
+threading.Thread(target=lambda: (threading.main_thread().join(), print("a thread was waited for"))).start()
+print(sys.argv, __name__, sys.modules["__main__"].Scheduler is Scheduler, sys.stdin.read() == "")
+if "filewheel" in sys.modules:
+    raise SystemExit(7)
+"""
+    seen = []
+    for command in ([forked], [sys.executable, "-W", "error", "-"]):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment(), input=program, capture_output=True, text=True, check=False
+        )
+        seen.append((done.returncode, sorted(done.stdout.splitlines()), done.stderr))
+    assert seen[0] == seen[1]
+    assert seen[0][0] == 7
 
 
 def _readers(put: int) -> int:
