@@ -12,7 +12,7 @@ GROUP   = $(BIN)/python -c 'import sys, tomllib; \
 	expand = lambda n: [x for i in groups[n] for x in (expand(i["include-group"]) if isinstance(i, dict) else [i])]; \
 	print("\n".join(expand(sys.argv[1])))'
 
-.PHONY: demo test days lint types docs bench crash dist clean help
+.PHONY: demo test days mutation lint types docs bench crash dist clean help
 
 help: ## show what there is
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*##/\t/'
@@ -25,6 +25,9 @@ test: $(VENV)/.ready-test ## run every test that this machine can run
 
 days: $(VENV)/.ready-test ## the tests that can depend on the day, on six days unlike others and in zones from UTC-12 to UTC+14
 	$(BIN)/python -m tests.days -n $(JOBS) --dist loadfile $(PYTEST)
+
+mutation: $(VENV)/.ready-mutation ## the changes of one folder that no test of it notices, into survivors.txt; MUTATION=schedules/cron.py
+	$(BIN)/python -m tests.mutation $(MUTATION)
 
 lint: $(VENV)/.ready-dev ## ruff
 	$(BIN)/ruff check .
@@ -78,6 +81,10 @@ $(VENV)/.ready-docs: $(VENV)/.ready
 
 $(VENV)/.ready-dev: $(VENV)/.ready
 	@$(GROUP) dev | $(BIN)/python -m pip install --quiet --disable-pip-version-check -r /dev/stdin
+	@touch $@
+
+$(VENV)/.ready-mutation: $(VENV)/.ready
+	@$(GROUP) mutation | $(BIN)/python -m pip install --quiet --disable-pip-version-check -r /dev/stdin
 	@touch $@
 
 $(VENV)/.ready-dist: $(VENV)/bin/python pyproject.toml
