@@ -116,14 +116,9 @@ class Keeper(Outcomes, Heeding):
         env: Env = SYSTEM,
     ) -> None:
         check_keeper(
-            wait=wait,
-            on_jump=on_jump,
-            force=force,
-            flush_interval_s=flush_interval_s,
-            keep_dead_s=keep_dead_s,
-            background=background,
-            history=history,
-        )
+            wait=wait, on_jump=on_jump, force=force, flush_interval_s=flush_interval_s, keep_dead_s=keep_dead_s,
+            background=background, history=history,
+        )  # fmt: skip
         check_budget(budget)
         self._dir = open_directory(path, write=True, force=force, env=check_env(env).using(clock=clock))
         self._disk = self._dir.disk
@@ -153,14 +148,9 @@ class Keeper(Outcomes, Heeding):
             _warn_of(self._store.notes)
             self._keys = Keys(self._dir)
             self._housekeeper = Housekeeper(
-                self._store,
-                self._keys,
-                self._head.finished,
-                flush_interval_s=flush_interval_s,
-                on_failure=self._fail,
-                check=self._keeper_lock.check,
-                look=self.observer.look,
-            )
+                self._store, self._keys, self._head.finished, flush_interval_s=flush_interval_s,
+                on_failure=self._fail, check=self._keeper_lock.check, look=self.observer.look,
+            )  # fmt: skip
             self._reserve = self._housekeeper.reserve
             self._settler = Settler(self._store, self._head, self._reserve, self._keys, self.observer.ends)
             self._housekeeper.keep_dead(keep_dead_s, self._settler.moving)
