@@ -164,7 +164,8 @@ def test_no_file_and_no_function_is_too_long_to_read(package: str) -> None:
         assert text.count("\n") <= 700, f"{path.name} has {text.count(chr(10))} lines"
         for node in ast.walk(tree_of(path)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno is not None:
-                assert node.end_lineno - node.lineno <= 60, f"{path.name}: {node.name}"
+                first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
+                assert node.end_lineno - first.lineno < 60, f"{path.name}: {node.name}"
 
 
 @pytest.mark.parametrize("package", ["filewheel", "cli"])
