@@ -438,10 +438,12 @@ class Wheel(ScheduleChanges):
         return tail
 
     def add(self, messages: Iterable[Message], *, sync: Sync | None = None) -> int:
-        """Add messages with their present ids, as `load` does; return how many. Adding a message twice has no effect.
+        """Add messages with their present ids, as `load` does; return how many of them are pending now.
 
-        A message that was cancelled or acknowledged in this wheel is not added under its old id. A living message takes
-        its unique key; if another message here holds it, KeyHeld is raised and no message of the same MiB is added.
+        Adding a message twice has no effect. A message that was cancelled, moved or acknowledged in this wheel is not
+        added under its old id, while the wheel has a record of that: until the file of its time is removed. A living
+        message takes its unique key; if another message here holds it, KeyHeld is raised and no message of the same MiB
+        is added.
         """
         journal = self._writer()
         some: list[Message] = []
@@ -450,8 +452,9 @@ class Wheel(ScheduleChanges):
         def commit() -> None:
             nonlocal size, count
             # If a put is written twice, one copy may be dealt with the drop, the other before it: that one would stay.
-            there = self._finder.pending([m.id for m in some])
-            new = [m for m in some if m.id not in there] if there else some  # mutant: added-twice
+            there, ended = self._finder.known([m.id for m in some])
+            known = there | ended
+            new = [m for m in some if m.id not in known] if known else some  # mutant: added-twice
             try:
                 if new:
                     unique.add(self._keys, journal, new, now_us=self._clock.now_us(), path=self._dir.path)
@@ -460,7 +463,7 @@ class Wheel(ScheduleChanges):
             except KeyHeld as exc:
                 exc.what += f"; {count} messages of this call were added" if count else "; nothing was added"
                 raise
-            count += len(some)
+            count += len(some) - sum(m.id in ended for m in some)
             size = 0
             some.clear()
 

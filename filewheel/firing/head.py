@@ -17,6 +17,7 @@ from filewheel.firing.pauses import KnownPauses
 from filewheel.firing.ready import Ready
 from filewheel.firing.shares import Bounds
 from filewheel.format.frame import Frame
+from filewheel.format.ids import are_of
 from filewheel.format.record import ID, records_of
 from filewheel.laps.store import Store
 from filewheel.laps.window import Budget
@@ -46,7 +47,7 @@ class Head:
 
     # -- coming in -------------------------------------------------------------------------------------------
 
-    def _on_frame(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame, writer: str) -> None:
         """Apply the records of a producer's frame that are below the frontier."""
         frontier = self.ready.frontier
         if frame.first >= frontier:
@@ -54,7 +55,12 @@ class Head:
         puts, drops = records_of(frame)
         if drops:
             self._drop(drops, frontier)
-        self.admit([r for r in puts if r[ID] < frontier])  # mutant: past-passes-by
+        near = [r for r in puts if r[ID] < frontier]
+        if (not drops or self._store.repeats) and not are_of(writer, ids_of(near)):
+            # The files tell whether they were dropped before: they are read again, with their drops.
+            self.ready.forget_from(min(r[ID] for r in near))
+        else:
+            self.admit(near)  # mutant: past-passes-by
 
     def _drop(self, drops: list[bytes], frontier: bytes) -> None:
         """Apply drops that others wrote: cancels and reschedules."""

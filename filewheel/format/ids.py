@@ -53,7 +53,11 @@ class IdSource:
 
 
 def are_of(writer: str, ids: Iterable[bytes]) -> bool:
-    """Return whether all of these ids were given out by the writer with this name. Cost: about 0.2 µs each."""
+    """Return whether this writer gave out all of these ids. Cost: about 0.2 µs each.
+
+    An id is given out once, and the frame that puts it is of its writer's journal, or also drops what it moves. A put
+    in any other frame was given out before (`add`, a backup): its message may be here, or may have been dropped.
+    """
     writers = {(i[7] & 63, i[8:12], i[12] >> 6): i for i in ids}
     return not writers or (len(writers) == 1 and MessageId(next(iter(writers.values()))).writer == writer)
 

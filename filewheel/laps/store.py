@@ -42,7 +42,8 @@ DOUBT_DEALS = 1000
 
 Doubtful = Mapping[str, Sequence[Frame]]
 """writer → frames with puts that may have keys and are not known to be durable."""
-OnFrame = Callable[[Frame], None]
+OnFrame = Callable[[Frame, str], None]
+"""Called with each frame of another writer, and the writer."""
 
 
 class KeyIndex(Protocol):
@@ -276,7 +277,7 @@ class Store:
             self.undealt_puts += frame.puts
             if self.on_frame is not None:
                 try:
-                    self.on_frame(frame)
+                    self.on_frame(frame, tail.writer)
                 except Damaged as exc:
                     # Its checksums hold, so it was written like this: it goes to quarantine/, and the rest goes on.
                     name = layout.segment(tail.writer, tail.seen.segment)

@@ -66,8 +66,12 @@ class Finder:
 
     def pending(self, ids: Iterable[bytes]) -> set[bytes]:
         """Return, of these ids, those that are pending. Cost: about 50 µs, and the reading of what is new."""
+        return self.known(ids)[0]
+
+    def known(self, ids: Iterable[bytes]) -> tuple[set[bytes], set[bytes]]:
+        """Return, of these ids, those that are pending, and those with a drop: no put makes them pending again."""
         wanted = _sorted(ids)
-        return self._look(lambda memory: set(memory.places(wanted)), wanted)
+        return self._look(lambda memory: memory.known(wanted), wanted)
 
     def find(self, ids: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return, of these ids, those that are pending, with their packed puts. Cost: also a frame for each."""
@@ -207,10 +211,8 @@ class Memory:
         except Damaged:
             return
         puts = list(ids)
-        # An id is given out once: by the writer of the journal, or to a message that the same frame moves. Any other
-        # was given out before (`add`, a backup), and its message may be here already, or may have been dropped.
         if not are_of(tail.writer, puts) and (not frame.drops or may_repeat(self._dir)):
-            return
+            return  # only the files can tell whether they were dropped
         if front is not None:
             front.take(frame)
         if tally is not None:
@@ -291,9 +293,10 @@ class Memory:
 
     # -- by id -----------------------------------------------------------------------------------------------
 
-    def places(self, wanted: list[bytes]) -> Places:
-        """Return the places of the puts of pending ids."""
-        return self._places(wanted)[0]
+    def known(self, wanted: list[bytes]) -> tuple[set[bytes], set[bytes]]:
+        """Return the pending ids, and those with a drop."""
+        places, dropped = self._places(wanted)
+        return set(places), set(dropped)
 
     def find(self, wanted: list[bytes]) -> tuple[dict[bytes, bytes], set[str] | None]:
         """Return the packed puts of pending ids, and the journals with drops that may not be durable; None: all."""

@@ -62,7 +62,7 @@ class BackupKeeper:
         *,
         role: str = "backup",
         wait: bool = False,
-        on_frame: OnFrame | None = None,
+        on_frame: Callable[[Frame], None] | None = None,
         budget: Budget = READY_BUDGET,
         env: Env = SYSTEM,
     ) -> None:
@@ -106,9 +106,9 @@ class BackupKeeper:
     def _fail(self, exc: FilewheelError) -> None:
         self._broken = anew(exc)
 
-    def _read(self, frame: Frame) -> None:
+    def _read(self, frame: Frame, writer: str) -> None:
         if self._take_in is not None:
-            self._take_in(frame)
+            self._take_in(frame, writer)
         self.enter_keys_of(frame)
         if self._on_frame is not None:
             self._on_frame(frame)
