@@ -708,8 +708,10 @@ def test_messages_that_are_added_take_their_keys_and_a_conflict_adds_nothing(tmp
         copy.cancel(first)
         other = copy.enqueue(b"other", delay=5, key="report")
         copy.cancel(messages[1].id)
+        assert copy.add(messages) == 0  # they have ended here
+        wheel.reschedule(key="report", delay=90)
         with pytest.raises(KeyHeld, match="nothing was added"):
-            copy.add(messages)
+            copy.add(dump(wheel))
         assert [m.id for m in copy.list()] == [other]
 
 
