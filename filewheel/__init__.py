@@ -89,9 +89,9 @@ if _typing.TYPE_CHECKING:
     from filewheel.scheduling.aio import AsyncScheduler
     from filewheel.scheduling.call import StoredCall, call_of
     from filewheel.scheduling.events import Event
-    from filewheel.scheduling.failure import GiveUp, Retry, RetryLater, history_of
     from filewheel.scheduling.handler import Handler
     from filewheel.scheduling.job import Job, current_job
+    from filewheel.scheduling.outcome import GiveUp, Retry, RetryLater, history_of
     from filewheel.scheduling.own_terms import retry_of, timeout_of
     from filewheel.scheduling.scheduler import Scheduler
 
@@ -207,7 +207,7 @@ _LATER = {
     "Cron": "filewheel.schedules.cron",
     "Event": "filewheel.scheduling.events",
     "Every": "filewheel.schedules.recurrence",
-    "GiveUp": "filewheel.scheduling.failure",
+    "GiveUp": "filewheel.scheduling.outcome",
     "Handler": "filewheel.scheduling.handler",
     "Job": "filewheel.scheduling.job",
     "Keeper": "filewheel.keeper",
@@ -220,8 +220,8 @@ _LATER = {
     "Promotion": "filewheel.replication.promote",
     "Rejoin": "filewheel.replication.rejoin",
     "Replicator": "filewheel.replication.replicator",
-    "Retry": "filewheel.scheduling.failure",
-    "RetryLater": "filewheel.scheduling.failure",
+    "Retry": "filewheel.scheduling.outcome",
+    "RetryLater": "filewheel.scheduling.outcome",
     "Scheduler": "filewheel.scheduling.scheduler",
     "SetStatus": "filewheel.replication.status",
     "Standby": "filewheel.replication.standby",
@@ -231,7 +231,7 @@ _LATER = {
     "call_of": "filewheel.scheduling.call",
     "current_job": "filewheel.scheduling.job",
     "find_primary": "filewheel.replication.status",
-    "history_of": "filewheel.scheduling.failure",
+    "history_of": "filewheel.scheduling.outcome",
     "promote": "filewheel.replication.promote",
     "rejoin": "filewheel.replication.rejoin",
     "remove_backup": "filewheel.replication.members",

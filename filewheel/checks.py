@@ -19,7 +19,7 @@ from typing import TypeVar
 from filewheel.errors import BadArgument
 
 _SHOWN_MAX = 100
-_NUMBER_MAX = 1e15
+_NUMBER_MAX = 1e18
 _ONE_US = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PORT_END = 1 << 16
@@ -110,7 +110,7 @@ def check_number(
 ) -> float:
     """Return a finite number: above a bound, or of at least `least`, or any; at most `most`. Raises BadArgument.
 
-    One with a lower bound is at most 1e15, and its reciprocal too: in microseconds it still has a float.
+    One with a lower bound is at most 1e18, and its reciprocal too: in microseconds it still has a float.
     """
     fits = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     bound = ""

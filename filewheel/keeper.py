@@ -152,7 +152,7 @@ class Keeper(Outcomes, Heeding):
                 on_failure=self._fail, check=self._keeper_lock.check, look=self.observer.look,
             )  # fmt: skip
             self._reserve = self._housekeeper.reserve
-            self._settler = Settler(self._store, self._head, self._reserve, self._keys, self.observer.ends)
+            self._settler = Settler(self._store, self._head, self._reserve, self._keys, self.observer.history)
             self._housekeeper.keep_dead(keep_dead_s, self._settler.moving)
             if background:
                 self._housekeeper.start()
@@ -450,7 +450,7 @@ class Keeper(Outcomes, Heeding):
 
     def set_worker(self, worker: Worker) -> None:
         """Say who works on claimed messages: `Wheel.running` and the history show where. For a consumer of your own."""
-        self.observer.worker, self.observer.ends.place = worker, worker.kind
+        self.observer.worker, self.observer.history.place = worker, worker.kind
 
     @property
     def directory(self) -> Directory:

@@ -136,7 +136,10 @@ class _Tagger:
         if isinstance(value, Enum):
             return self.plain(value.value, depth + 1)
         if isinstance(value, datetime):  # also of a subclass, which msgpack does not take
-            return _EPOCH + timedelta(microseconds=moment_us(value))
+            try:
+                return _EPOCH + timedelta(microseconds=moment_us(value))
+            except BadArgument as exc:
+                raise ValueError(exc.what) from exc
         if isinstance(value, _PLAIN):
             return value
         if isinstance(value, list | tuple):

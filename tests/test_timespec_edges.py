@@ -30,7 +30,8 @@ SPAN = timedelta(hours=2, microseconds=1)
 def listed(wheel: Wheel) -> list[Any]:
     """All that a message says of times; its keys and tracebacks have ids and paths."""
     named = (DEADLINE, SCHEDULE, RESULT)
-    return [(m.due_us, m.topic, [m.headers.get(name) for name in named], m.attempt, m.args) for m in wheel.list()]
+    found = [(m.due_us, m.topic, [m.headers.get(name) for name in named], m.attempt, m.args) for m in wheel.list()]
+    return sorted(found, key=repr)  # those of one due are in the order of their writers' names
 
 
 def of_wheel(path: Path, clock: FakeClock, at: datetime, later: datetime, span: timedelta) -> Any:
@@ -231,22 +232,22 @@ def test_a_local_time_that_comes_twice_is_the_passage_that_its_fold_says(tmp_pat
 @pytest.mark.parametrize(
     "retry",
     [
-        Retry(delay_s=1e15, delay_max_s=1e15),
-        Retry(delay_s=1e10, delay_max_s=1e15, jitter=1e15),
-        Retry(factor=1e15, delay_max_s=1e15),
-        Retry(delay_s=-0.0, jitter=1e15),
+        Retry(delay_s=1e18, delay_max_s=1e18),
+        Retry(delay_s=1e10, delay_max_s=1e18, jitter=1e18),
+        Retry(factor=1e18, delay_max_s=1e18),
+        Retry(delay_s=-0.0, jitter=1e18),
     ],
 )
 def test_a_retry_has_a_finite_delay_after_any_attempt(retry: Retry) -> None:
     for attempt in (0, 1, 100, 5000):
-        assert 0 <= retry.delay_us(attempt, lambda: 1.0) < 10**40
+        assert 0 <= retry.delay_us(attempt, lambda: 1.0) < 10**45
 
 
 def test_a_failed_call_with_the_longest_delay_waits_and_firing_goes_on(tmp_path: Path) -> None:
     scheduler = Scheduler(tmp_path / "w", clock=FakeClock())
     done: list[int] = []
 
-    @scheduler.on(retry=Retry(delay_s=1e15, delay_max_s=1e15))
+    @scheduler.on(retry=Retry(delay_s=1e18, delay_max_s=1e18))
     def fails() -> None:
         raise ValueError
 
@@ -260,7 +261,7 @@ def test_a_failed_call_with_the_longest_delay_waits_and_firing_goes_on(tmp_path:
     scheduler.stop()
 
 
-@pytest.mark.parametrize("number", [1e16, 1e300, 1e308, 5e-324, 1e-16])
+@pytest.mark.parametrize("number", [1e19, 1e300, 1e308, 5e-324, 1e-19])
 @pytest.mark.parametrize("name", ["timeout_s", "rate_per_s", "catch_up_per_s"])
 def test_a_number_that_has_no_float_in_microseconds_is_refused(tmp_path: Path, name: str, number: float) -> None:
     scheduler = Scheduler(tmp_path / "w")
@@ -268,8 +269,8 @@ def test_a_number_that_has_no_float_in_microseconds_is_refused(tmp_path: Path, n
         scheduler.on("x", **{name: number})  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("rate_per_s", [1e-15, 1e15])
+@pytest.mark.parametrize("rate_per_s", [1e-18, 1e18])
 def test_the_slowest_and_the_fastest_rate_have_a_next_time(rate_per_s: float) -> None:
     bucket = Bucket(rate_per_s, 0)
     bucket.take(0, 1 << 60)
-    assert 0 <= bucket.next_us() <= 10**22
+    assert 0 <= bucket.next_us() <= 10**25

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from filewheel.firing.begins import Begins
 from filewheel.firing.head import Head
 from filewheel.laps.store import Store
-from filewheel.runs.ends import Ends
+from filewheel.runs.history import History
 from filewheel.runs.kills import KillBox, Killed, Request
 from filewheel.runs.run import Kill, Then, Worker
 
@@ -30,12 +30,12 @@ class _Asked:
 class Killer:
     """The kills of one keeper. Belongs to the housekeeper's thread, or to the one that closes."""
 
-    def __init__(self, store: Store, head: Head, begins: Begins, ends: Ends) -> None:
+    def __init__(self, store: Store, head: Head, begins: Begins, history: History) -> None:
         self._clock = store.clock
         self._lock = store.lock
         self._head = head
         self._begins = begins
-        self._ends = ends
+        self._history = history
         self._box = KillBox(store.dir, begins.life)
         self._looked_us: int | None = None
         self._asked: dict[bytes, _Asked] = {}
@@ -60,7 +60,7 @@ class Killer:
         for id_, asked in list(self._asked.items()):
             if id_ not in self._head.claims:
                 del self._asked[id_]
-                was_cancelled = self._ends.watched.pop(id_, False)
+                was_cancelled = self._history.watched.pop(id_, False)
                 answer = Killed.CANCELLED if was_cancelled else Killed.KILLED
                 for request in asked.requests:
                     self._box.answer(request, answer if asked.kill.worked else Killed.ENDED)
@@ -87,10 +87,10 @@ class Killer:
     def _hand_on(self, request: Request, worker: Worker) -> None:
         then: Then = request.word  # type: ignore[assignment]  # the layout has no other word for a request
         kill = Kill(request.id, then)
-        self._ends.watched[request.id] = False  # before the attempt can end
+        self._history.watched[request.id] = False  # before the attempt can end
         refused = worker.kill(kill)
         if refused:
-            del self._ends.watched[request.id]
+            del self._history.watched[request.id]
             self._box.answer(request, refused)
         else:
             self._asked[request.id] = _Asked(kill, [request])

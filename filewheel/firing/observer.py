@@ -20,8 +20,7 @@ from filewheel.firing.pulse import Pulse
 from filewheel.format.record import unpack_put
 from filewheel.laps.store import Store
 from filewheel.message import US_PER_S
-from filewheel.runs.ends import Ends
-from filewheel.runs.history import KEPT, HistoryWriter
+from filewheel.runs.history import KEPT, History
 from filewheel.runs.run import PROGRAM, Place, Run, Worker
 from filewheel.runs.running import LISTED_MAX, remove_running, render, write_running
 
@@ -49,10 +48,9 @@ class Observer:
         self._clock = store.clock
         self._head = head
         self._begins = begins
-        self.ends = Ends(kept, store.clock)
+        self.history = History(store.dir, kept, store.clock)
         self._is_used = is_used or kept > 0
-        self._killer = Killer(store, head, begins, self.ends)
-        self._writer = HistoryWriter(store.dir, kept)
+        self._killer = Killer(store, head, begins, self.history)
         self.pulse = Pulse(lock, store.clock)
         self.worker: Worker | None = None
         """The consumer, if it works on messages elsewhere."""
@@ -75,7 +73,7 @@ class Observer:
 
     def publish(self) -> None:
         """Write the ends so far, and the claimed messages."""
-        self._write_ends()
+        self.history.write(self._begins.times)
         with self._store.lock:
             claims = dict(islice(self._head.claims.items(), _SEEN_MAX))
             claimed = len(self._head.claims)
@@ -89,10 +87,6 @@ class Observer:
             return
         self._is_empty = not claims
         self._write(content, now)
-
-    def _write_ends(self) -> None:
-        if self.ends:
-            self._writer.append(self.ends.take(self._begins.times))
 
     def _write(self, content: str, now: int) -> None:
         try:
@@ -133,7 +127,7 @@ class Observer:
         """Write the last ends, and remove the list: nothing runs any more."""
         if self._is_used:
             self._try(self._killer.close)
-            self._try(self._write_ends)
+            self._try(lambda: self.history.write(self._begins.times))
             remove_running(self._dir)
 
     def _try(self, act: Callable[[], None]) -> None:

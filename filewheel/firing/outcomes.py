@@ -62,7 +62,7 @@ class Outcomes:
             ids = self._settler.ids_of(what)
             if ids:
                 self._reserve.drop(ids, ACKED)
-                self._settler.ends.acked(self._head.release(ids))
+                self._settler.history.acked(self._head.release(ids))
         if sync == "always":  # mutant: ack-durable-unflushed
             self._flush()
         return len(ids)

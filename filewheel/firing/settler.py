@@ -24,11 +24,11 @@ from filewheel.firing.batch import Batch, ids_in
 from filewheel.firing.head import Head
 from filewheel.firing.reserve import Reserve, fires_again
 from filewheel.format.record import CANCELLED, ID, key_of, pack_drop
-from filewheel.journal.settlement import Settlement, Written, written
+from filewheel.journal.settlement import Records, Settlement, records_of
 from filewheel.keys.index import Keys, LockedKeys
 from filewheel.laps.store import Store
 from filewheel.message import KEY, Message, MessageId
-from filewheel.runs.ends import Ends
+from filewheel.runs.history import History
 
 FRAME_BYTES = 4 << 20
 """A frame of settlements ends when it has so many bytes."""
@@ -39,12 +39,12 @@ BUCKETS_AT_ONCE = 64
 class Settler:
     """Writes settlements. Thread-safe by the store's lock; do not call `settle` with it held."""
 
-    def __init__(self, store: Store, head: Head, reserve: Reserve, keys: Keys, ends: Ends) -> None:
+    def __init__(self, store: Store, head: Head, reserve: Reserve, keys: Keys, history: History) -> None:
         self._store = store
         self._head = head
         self._reserve = reserve
         self._keys = keys
-        self.ends = ends
+        self.history = history
         self._clock = store.clock
         self._lock = store.lock
         self.later: dict[bytes, tuple[Settlement, MessageId]] = {}
@@ -107,7 +107,7 @@ class Settler:
         """Write those that need no lock; note the others, for this thread to try."""
         if any(s.what != "acked" or s.successor is not None for s in settlements):
             self._ingest()
-        made: list[tuple[Settlement, Written]] = []
+        made: list[tuple[Settlement, Records]] = []
         size = 0
         for settlement in settlements:
             records = self._records_of(settlement)
@@ -261,7 +261,7 @@ class Settler:
     def _write_locked(self, ids: Sequence[bytes], holders: Mapping[str, bytes | None]) -> list[bytes]:
         """Write settlements whose locks are all held, in frames of bounded size."""
         cancelled = [id_ for id_ in ids if id_ in self._head.cancelled]
-        made: list[tuple[Settlement, Written]] = []
+        made: list[tuple[Settlement, Records]] = []
         displaced: list[bytes] = []
         size = 0
         for n, id_ in enumerate(ids):
@@ -272,14 +272,14 @@ class Settler:
             size += sum(map(len, records.puts))
             if size > FRAME_BYTES or n == len(ids) - 1:
                 self._write(made)
-                for written_, _ in made:
-                    del self.later[written_.id]
+                for done, _ in made:
+                    del self.later[done.id]
                 for other in displaced:  # only now: until the frame is written, they are pending
                     self._head.cancel(other)  # mutant: displaced-fires
                 made, displaced, size = [], [], 0
         return cancelled
 
-    def _contend(self, settlement: Settlement, records: Written, holders: Mapping[str, bytes | None]) -> list[bytes]:
+    def _contend(self, settlement: Settlement, records: Records, holders: Mapping[str, bytes | None]) -> list[bytes]:
         """Leave out the puts whose key another message holds, or drop that one, as the settlement says.
 
         Returns the messages that are dropped.
@@ -308,22 +308,22 @@ class Settler:
         except OSError as exc:
             raise disk_error(exc, self._store.dir.path) from exc
 
-    def _records_of(self, settlement: Settlement, new: MessageId | None = None) -> Written:
+    def _records_of(self, settlement: Settlement, new: MessageId | None = None) -> Records:
         id_ = settlement.id
         # A2: cancelled while it ran. The drop is written already; nothing is put.
         cancelled = id_ in self._head.cancelled  # mutant: cancel-and-retry
         own = self._store.own
         new_id = own.new_id if new is None else lambda _: new
-        return written(settlement, self._head.claims[id_], cancelled, self._clock.now_us(), new_id, KEY)
+        return records_of(settlement, self._head.claims[id_], cancelled, self._clock.now_us(), new_id, KEY)
 
-    def _write(self, made: Sequence[tuple[Settlement, Written]]) -> None:
+    def _write(self, made: Sequence[tuple[Settlement, Records]]) -> None:
         """Write settlements as one frame; nothing is forgotten if writing fails."""
         records = [drop for _, w in made for drop in w.drops]
         puts = [put for _, w in made for put in w.puts]
         if records or puts:
             self._reserve.write(records + puts, len(puts))  # mutant: two-frames-settled
-        for (settlement, written_), put in zip(made, self._head.release([s.id for s, _ in made]), strict=True):
-            self.ends.settled(settlement, put, written_.moved_to)
+        for (settlement, its), put in zip(made, self._head.release([s.id for s, _ in made]), strict=True):
+            self.history.settled(settlement, put, its.moved_to)
         near = [p for p in puts if p[ID] < self._head.ready.frontier]
         if near:  # mutant: retry-unseen
             self._head.ready.add(near)

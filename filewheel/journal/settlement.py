@@ -99,7 +99,7 @@ class Settlement:
 
 
 @dataclass(slots=True)
-class Written:
+class Records:
     """The records of one settlement."""
 
     drops: list[bytes]
@@ -116,7 +116,7 @@ class Written:
 NewId = Callable[[int], MessageId]
 
 
-def written(settlement: Settlement, put: bytes, cancelled: bool, now_us: int, new_id: NewId, key: str) -> Written:
+def records_of(settlement: Settlement, put: bytes, cancelled: bool, now_us: int, new_id: NewId, key: str) -> Records:
     """Make a settlement's records from the claimed put. `key` is the name of the header with the unique key."""
     moved = None
     messages = list(settlement.puts)
@@ -125,7 +125,7 @@ def written(settlement: Settlement, put: bytes, cancelled: bool, now_us: int, ne
         messages.append(moved)
     if settlement.successor is not None and not cancelled:  # mutant: cancelled-succeeded
         messages.append(settlement.successor)
-    return Written(
+    return Records(
         [] if cancelled else [pack_drop(settlement.id, _REASONS[settlement.what])],
         [pack_message(m) for m in messages],
         None if moved is None else moved.id,
@@ -134,15 +134,19 @@ def written(settlement: Settlement, put: bytes, cancelled: bool, now_us: int, ne
     )
 
 
+def moved_headers(settlement: Settlement, message: Message, now_us: int) -> dict[str, str]:
+    """Return the headers of a message that is retried, deferred or buried."""
+    headers = dict(message.headers if settlement.headers is None else settlement.headers)
+    if settlement.failed is None:
+        return headers
+    return with_attempt(headers, Attempt(now_us, message.attempt, settlement.failed, end_of(settlement.details)))
+
+
 def _moved(settlement: Settlement, put: bytes, now_us: int, new_id: NewId) -> Message:
     message = unpack_put(put)
     message.root = message.root or message.id
-    if settlement.headers is not None:
-        message.headers = dict(settlement.headers)
+    message.headers = moved_headers(settlement, message, now_us)
     due_us = settlement.due_us
-    if settlement.failed is not None:
-        attempt = Attempt(now_us, message.attempt, settlement.failed, end_of(settlement.details))
-        message.headers = with_attempt(message.headers, attempt)
     if settlement.what != "deferred":
         message.attempt += 1
     if settlement.what == "buried":

@@ -200,12 +200,9 @@ class Ended:
         return to_datetime(self.ended_us)
 
 
-class Detail(NamedTuple):
-    """What only the consumer knows of an end."""
+class Work(NamedTuple):
+    """When, how long and where a handler worked on a message: only the consumer knows it."""
 
-    outcome: str = ""
-    """In the place of that of the settlement."""
-    error: str = ""
     begun_us: int | None = None
     took_us: int | None = None
     place: str = ""

@@ -1,7 +1,7 @@
 """From one occurrence to the next: whether it is called, what follows it, and when.
 
 The next occurrence is written in the frame that settles this one, so a crash leaves one or the other. A scheduler
-settles through its verdicts (scheduling/verdict.py). `PlainOccurrences` settles for a consumer that claims with a
+settles through its verdicts (scheduling/settlements.py). `PlainOccurrences` settles for a consumer that claims with a
 Keeper of its own, as `filewheel run` does; the rules are the same.
 Invariant: an occurrence that is settled has a successor, unless its schedule is over. One that this program cannot call
 waits: what cannot be read here and now, or is not declared here, is not over.
@@ -55,7 +55,7 @@ def waiting(message: Message, now_us: int, why: str) -> Settlement:
     """Return the settlement of a message that this program cannot begin: it waits, and says why."""
     headers = {**message.headers, DUE: message.headers.get(DUE, str(message.due_us)), WAITS: why[:_WHY_CHARS_MAX]}
     due_us = min(now_us + WAIT_US, DUE_END_US - 1)
-    return Settlement(message.id, "deferred", due_us, reason=why, headers=headers)
+    return Settlement(message.id, "deferred", due_us, reason=why, headers=headers, outcome="unknown")
 
 
 class Occurrences:

@@ -24,10 +24,10 @@ from filewheel.schedules.recurrence import Missed
 from filewheel.scheduling.arguments import PLAIN, Codec
 from filewheel.scheduling.around import Hook, check_hook, is_async
 from filewheel.scheduling.call import ANY
-from filewheel.scheduling.failure import Retry
 from filewheel.scheduling.handler import Handler, Handlers, P, R, Sender, Terms, Where, where_of
 from filewheel.scheduling.job import Job
 from filewheel.scheduling.options import At, Options
+from filewheel.scheduling.outcome import Retry
 from filewheel.scheduling.pools import check_pool
 from filewheel.scheduling.results import check_result_for
 from filewheel.scheduling.runners.processes import check_reachable

@@ -391,7 +391,7 @@ class Engine:
             tracebacks=limits.tracebacks,
             puts_sync="always" if keeper.directory.settings.sync == "always" else "never",
             result_bytes_max=min(RESULT_BYTES_MAX, keeper.directory.settings.payload_bytes_max),
-            report=keeper.observer.ends.report if limits.history else None,
+            report=keeper.observer.history.report if limits.history else None,
         )
 
     def _runners(self, dispatcher: Dispatcher) -> dict[str, Runner]:

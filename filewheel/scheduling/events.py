@@ -18,12 +18,12 @@ from filewheel.checks import check_done, check_function, shown
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument
 from filewheel.firing.cancelled import Cancelled
-from filewheel.journal.settlement import GONE
+from filewheel.journal.settlement import GONE, Settlement
 from filewheel.message import RESULT, US_PER_S, Message, MessageId, due_of
 from filewheel.metrics.metrics import EVENTS, Metrics
 from filewheel.runs.run import EXPIRED
-from filewheel.scheduling.failure import Failure
-from filewheel.scheduling.verdict import Verdict
+from filewheel.scheduling.outcome import Outcome
+from filewheel.scheduling.settlements import event_of
 
 log = logging.getLogger(__name__)
 call_log = logging.getLogger("filewheel.scheduling")
@@ -31,6 +31,7 @@ call_log = logging.getLogger("filewheel.scheduling")
 KINDS = tuple(EVENTS)
 """The kinds of event: the same names as the counters have (metrics.py)."""
 
+_NO_FAILURE: tuple[None, None, float] = (None, None, 0.0)
 Callback = Callable[["Event"], object]
 
 
@@ -166,7 +167,8 @@ class Telemetry:
     def __init__(self, metrics: Metrics, events: Events) -> None:
         self.metrics = metrics
         self.events = events
-        self._failures: dict[bytes, tuple[Failure, float]] = {}
+        self._failures: dict[bytes, tuple[Outcome, float, float]] = {}
+        """Why calls failed, how long they took, and after how long they are called again, until `settled`."""
         self._late_us: dict[str, list[int]] = {}
         self._took_us: dict[str, list[int]] = {}
 
@@ -223,17 +225,17 @@ class Telemetry:
             for handler, times_us in took.items():
                 self.metrics.observe_all("handler", handler, [us / US_PER_S for us in times_us])
 
-    def failed(self, message: Message, failure: Failure, verdict: Verdict, took_us: int) -> None:
-        """Report a call that failed. `settled` logs it once its verdict is written."""
-        self._failures[message.id] = failure, took_us / US_PER_S
-        if failure.is_killed and verdict.kind != "killed":  # `settled` counts those
+    def failed(self, message: Message, outcome: Outcome, settlement: Settlement, took_us: int, now_us: int) -> None:
+        """Report a call that failed. `settled` logs it once its settlement is written."""
+        self._failures[message.id] = outcome, took_us / US_PER_S, (settlement.due_us - now_us) / US_PER_S
+        if outcome.is_killed and settlement.what != "killed":  # `settled` counts those
             self.metrics.count("killed", message.topic)
             if self.events.wants("killed"):
-                self._emit("killed", message, error=failure.text, seconds=took_us / US_PER_S)
-        if failure.is_time_out:
+                self._emit("killed", message, error=outcome.error or "", seconds=took_us / US_PER_S)
+        if outcome.is_time_out:
             self.metrics.count("timed_out", message.topic)
             if self.events.wants("timed_out"):
-                self._emit("timed_out", message, error=failure.text, seconds=took_us / US_PER_S)
+                self._emit("timed_out", message, error=outcome.error or "", seconds=took_us / US_PER_S)
 
     def acknowledged(self, messages: Sequence[Message]) -> None:
         """Report messages that were acknowledged."""
@@ -244,27 +246,28 @@ class Telemetry:
                 self._emit("acknowledged", message)
 
     def settled(
-        self, verdicts: Sequence[tuple[Message, Verdict]], moved_to: Sequence[MessageId | None] | None = None
+        self, settlements: Sequence[tuple[Message, Settlement]], moved_to: Sequence[MessageId | None] | None = None
     ) -> None:
-        """Report verdicts that were written. A message that moved to no id was cancelled while it ran."""
+        """Report settlements that were written. A message that moved to no id was cancelled while it ran."""
         counts: Counter[tuple[str, str]] = Counter()
-        for at, (message, verdict) in enumerate(verdicts):
-            if moved_to is not None and moved_to[at] is None and verdict.settlement.what not in GONE:
+        for at, (message, settlement) in enumerate(settlements):
+            kind = event_of(settlement)
+            if moved_to is not None and moved_to[at] is None and settlement.what not in GONE:
                 self._failures.pop(message.id, None)
                 log.debug("%s %s was cancelled while it ran", message.topic, message.root or message.id)
                 continue
-            if verdict.kind == EXPIRED:
+            if kind == EXPIRED:
                 continue
-            for put in verdict.settlement.puts:
+            for put in settlement.puts:
                 if RESULT not in put.headers:
                     self.enqueued(put.topic, put.id)
-            counts[verdict.kind, message.topic] += 1
-            failure, seconds = self._failures.pop(message.id, (None, None)) if self._failures else (None, None)
-            error = failure.text if failure is not None else verdict.settlement.reason
-            if verdict.kind != "acknowledged":
-                _log(message, verdict, failure, seconds, error)
-            if self.events.wants(verdict.kind):
-                self._emit(verdict.kind, message, error=error, seconds=seconds)
+            counts[kind, message.topic] += 1
+            outcome, seconds, again_s = self._failures.pop(message.id, _NO_FAILURE) if self._failures else _NO_FAILURE
+            error = settlement.reason if outcome is None else outcome.error or ""
+            if kind != "acknowledged":
+                _log(message, kind, outcome, seconds, error, again_s)
+            if self.events.wants(kind):
+                self._emit(kind, message, error=error, seconds=seconds)
         for (kind, handler), n in counts.items():
             self.metrics.count(kind, handler, n)
 
@@ -294,9 +297,11 @@ class Telemetry:
         )
 
 
-def _log(message: Message, verdict: Verdict, failure: Failure | None, took_s: float | None, error: str) -> None:
+def _log(
+    message: Message, kind: str, outcome: Outcome | None, took_s: float | None, error: str, again_s: float
+) -> None:
     extra = {  # as Event.extra() has them
-        "event": verdict.kind,
+        "event": kind,
         "handler": message.topic,
         "message_id": str(message.id),
         "attempt": message.attempt,
@@ -306,19 +311,18 @@ def _log(message: Message, verdict: Verdict, failure: Failure | None, took_s: fl
         "outcome": "",
     }
     name = f"{message.topic} {message.root or message.id}"
-    if verdict.kind == "retried":
-        seconds = verdict.delay_us / US_PER_S
-        call_log.warning("%s failed, again in %.3g s: %s", name, seconds, error, extra=extra)
-        call_log.debug("%s", failure.trace if failure else "", extra=extra)
-    elif verdict.kind == "dead":
+    if kind == "retried":
+        call_log.warning("%s failed, again in %.3g s: %s", name, again_s, error, extra=extra)
+        call_log.debug("%s", outcome.trace if outcome else "", extra=extra)
+    elif kind == "dead":
         call_log.error(
-            "a call of %s became a dead letter: %s\n%s", name, error, failure.trace if failure else "", extra=extra
+            "a call of %s became a dead letter: %s\n%s", name, error, outcome.trace if outcome else "", extra=extra
         )
-    elif verdict.kind == "killed":
+    elif kind == "killed":
         call_log.warning("%s was killed after %.3g s, and is dropped", name, took_s or 0, extra=extra)
-    elif verdict.kind in ("skipped", "missed"):
-        call_log.warning("%s was not called: %s", name, error or verdict.kind, extra=extra)
-    elif verdict.kind == "unknown":
+    elif kind in ("skipped", "missed"):
+        call_log.warning("%s was not called: %s", name, error or kind, extra=extra)
+    elif kind == "unknown":
         call_log.warning("%s: %s", name, error, extra=extra)
     else:
-        call_log.debug("%s: %s", name, verdict.kind, extra=extra)
+        call_log.debug("%s: %s", name, kind, extra=extra)

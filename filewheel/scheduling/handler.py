@@ -25,8 +25,8 @@ from filewheel.scheduling.arguments import PLAIN, Codec, Parameters
 from filewheel.scheduling.around import Hooks
 from filewheel.scheduling.bulk import Columns, Kwargs, Row, in_call, rows_of
 from filewheel.scheduling.call import ANY, Positional, check_call
-from filewheel.scheduling.failure import Retry
 from filewheel.scheduling.options import At, Delay, OnConflict, Options
+from filewheel.scheduling.outcome import Retry
 from filewheel.scheduling.pools import place_of
 from filewheel.timespec import at_us, delay_us
 

@@ -26,7 +26,7 @@ BYTES_MAX = 64 << 20
 """The most payload bytes that one transaction holds."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Outbox:
     """The messages that a job enqueues with its acknowledgement."""
 

@@ -17,7 +17,7 @@ from filewheel.errors import BadArgument
 from filewheel.format.limits import check_headers, check_key
 from filewheel.format.settings import Sync, check_sync
 from filewheel.message import US_PER_S
-from filewheel.scheduling.failure import Retry
+from filewheel.scheduling.outcome import Retry
 from filewheel.scheduling.own_terms import own_terms
 from filewheel.timespec import bound_us
 

@@ -16,7 +16,7 @@ from typing import Any
 from filewheel.checks import check_number, shown
 from filewheel.errors import BadArgument
 from filewheel.message import RETRY, TIMEOUT, Message
-from filewheel.scheduling.failure import Retry, name_of
+from filewheel.scheduling.outcome import Retry, name_of
 
 log = logging.getLogger("filewheel.scheduling")
 

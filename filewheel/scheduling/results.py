@@ -1,7 +1,7 @@
 """Results of calls, which are kept for a time: each is a message with the key "filewheel.result:<id of the call>".
 
 A result is written in the frame that ends its call, and is due when it expires. It never goes to a handler: who claims
-it drops it (`verdict.expired`, and `PlainOccurrences.passed_over` for other consumers).
+it drops it (`settlements.expired`, and `PlainOccurrences.passed_over` for other consumers).
 Format: docs/format.md, 7.
 Invariant: that a value cannot be kept never changes the outcome of its call; the result says why it is not kept.
 """
@@ -11,14 +11,15 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from filewheel.checks import shown
 from filewheel.disk.forks import IMPORTS
 from filewheel.errors import BadArgument, CallFailed, FilewheelError, NotFound, ResultNotKept, ResultTimeout
 from filewheel.format.ids import MINT
+from filewheel.journal.settlement import Settlement
 from filewheel.message import DUE_END_US, KEY, RESULT, Message, MessageId
-from filewheel.scheduling.verdict import Verdict
+from filewheel.scheduling.outcome import Kept
 from filewheel.timespec import delay_us, parse_duration
 from filewheel.values import Encode, pack, unpack
 from filewheel.wheel import Wheel
@@ -32,13 +33,6 @@ UNKEPT = "unkept"
 _TEXT_CHARS = 1000
 FIRST_WAIT_S, LAST_WAIT_S = 0.005, 0.2
 """How long `Scheduler.result` sleeps between two looks, at first and at most."""
-
-
-class Kept(NamedTuple):
-    """What is kept of a call: how the payload is packed, or ERROR or UNKEPT; and the payload."""
-
-    how: str
-    payload: bytes
 
 
 def key_of(id_: MessageId) -> str:
@@ -72,26 +66,23 @@ def _too_large(size: int, most: int) -> Kept:
 
 
 def with_result(
-    verdict: Verdict, message: Message, result: Kept | None, *, now_us: int, for_us: int, bytes_max: int
-) -> Verdict:
-    """Return a verdict that ends a call with the result to be written in its frame."""
-    settlement = verdict.settlement
+    settlement: Settlement, message: Message, result: Kept | None, *, now_us: int, for_us: int, bytes_max: int
+) -> Settlement:
+    """Return a settlement that ends a call, with the result to be written in its frame."""
     if settlement.what == "acked":
         if result is not None and result.how not in (ERROR, UNKEPT) and len(result.payload) > bytes_max:
             result = _too_large(len(result.payload), bytes_max)
     elif settlement.what in ("buried", "killed"):
         result = Kept(ERROR, (settlement.reason or "it was killed").encode("utf-8", "backslashreplace"))
     else:
-        return verdict  # it is called again
+        return settlement  # it is called again
     if result is None:
-        return verdict
+        return settlement
     headers = {KEY: key_of(message.root or message.id), RESULT: result.how}
     id_ = MINT.id_at(min(now_us + for_us, DUE_END_US - 1))
     put = Message(id_, result.payload[:bytes_max], RESULT, headers, 0, now_us)
-    changed = replace(
-        settlement, puts=[*settlement.puts, put], replaces=settlement.replaces | {id_}
-    )  # a revived call has an older result
-    return replace(verdict, settlement=changed)
+    # It replaces: a revived call has an older result.
+    return replace(settlement, puts=[*settlement.puts, put], replaces=settlement.replaces | {id_})
 
 
 class Look:

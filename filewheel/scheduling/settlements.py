@@ -1,148 +1,107 @@
-"""The settlements that the dispatcher has to write: collected one by one, written in batches.
+"""The settlement of a call that ended: acknowledged, retried, or dead. Pure functions.
 
-On a full disk they wait and are written later. Plain successes are acknowledged in one call, by their ids.
-Invariant: each claimed message is counted in `claimed` until its settlement is written, or another keeper fires it.
+The next occurrence of a schedule follows after any settlement. An occurrence is retried only before the next one is
+due, so a job that always fails does not stop its schedule.
+Invariant: every outcome of a message leads to exactly one settlement; only a message that succeeded is dropped.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from filewheel.env import Clock
-from filewheel.errors import Damaged, DiskError, Fenced, FilewheelError, Locked, WheelFull
-from filewheel.format.settings import Sync
-from filewheel.message import RESULT, US_PER_S, Message
-from filewheel.runs.run import EXPIRED, Detail
-from filewheel.scheduling.claims import Claims
-from filewheel.scheduling.events import Telemetry
-from filewheel.scheduling.verdict import Verdict
+from filewheel.journal.settlement import Settlement
+from filewheel.message import DUE, DUE_END_US, KEY, SCHEDULE, SKIP_LATE, WAITS, Message
+from filewheel.runs.run import EXPIRED
+from filewheel.schedules.definition import without_schedule
+from filewheel.scheduling.job import Outbox
+from filewheel.scheduling.outcome import Outcome, Retry
 
-log = logging.getLogger("filewheel.scheduling.dispatcher")
-
-_FULL_RETRY_US = US_PER_S
-NOT_RUN = Detail()
-
-Report = Callable[[bytes, Detail], None]
+_EVENTS = {"acked": "acknowledged", "buried": "dead"}
 
 
-class Settlements:
-    """The verdicts of one keeper's messages that are not written yet. Belongs to the dispatcher's thread."""
+def event_of(settlement: Settlement) -> str:
+    """Return the name of the event, and of the counter, of a settlement: acknowledged, retried, dead, skipped, ..."""
+    return settlement.outcome or _EVENTS.get(settlement.what, settlement.what)
 
-    def __init__(
-        self, keeper: Claims, clock: Clock, telemetry: Telemetry, puts_sync: Sync, report: Report | None = None
-    ) -> None:
-        """`report` takes what the history of runs does not know by itself."""
-        self._report = report
-        self._keeper = keeper
-        self._clock = clock
-        self._telemetry = telemetry
-        self._puts_sync = puts_sync
-        self._acknowledged: list[Message] = []
-        self._verdicts: list[tuple[Message, Verdict]] = []
-        self._retry_us = 0
-        self._left: list[tuple[Message, Verdict]] = []
-        self._left_retry_us = 0
-        self.left: FilewheelError | None = None
-        """Why some settlements wait for one bad file; the others are written."""
-        self.full: WheelFull | None = None
-        """Why some settlements cannot be written now."""
-        self.claimed = 0
-        """Messages that are claimed and not settled."""
-        self.settled = 0
-        """Messages that were settled so far."""
 
-    def acknowledge(self, message: Message, ran: Detail) -> None:
-        """Note that a message's call returned, without a next occurrence or a transaction."""
-        self._acknowledged.append(message)
-        if self._report is not None:
-            self._report(message.id, ran)
+def succeeded(message: Message, puts: Outbox, successor: Message | None) -> Settlement:
+    """Settle a call that returned."""
+    return Settlement(message.id, puts=puts.messages, replaces=frozenset(puts.replaces), successor=successor)
 
-    def add(self, message: Message, verdict: Verdict, ran: Detail = NOT_RUN) -> None:
-        """Note the verdict on a message, and how its call ran."""
-        self._verdicts.append((message, verdict))
-        if self._report is not None and verdict.kind != "deferred":
-            outcome = "acked" if verdict.kind == "acknowledged" else verdict.kind
-            self._report(message.id, ran._replace(outcome=outcome))
 
-    def count(self, number: int) -> None:
-        """Note that this many messages are settled."""
-        self.claimed -= number
-        self.settled += number
+def failed(
+    message: Message,
+    outcome: Outcome,
+    retry: Retry,
+    now_us: int,
+    chance: Callable[[], float],
+    successor: Message | None,
+    *,
+    traced: bool = True,
+) -> Settlement:
+    """Settle a call that failed; with `traced` its traceback is stored."""
+    headers = {k: v for k, v in message.headers.items() if k not in (DUE, WAITS)}
+    details = outcome.trace if traced else ""
+    delay_us = None
+    if outcome.retry_in_us is not None:
+        delay_us = outcome.retry_in_us
+    elif not outcome.gives_up and not retry.forbids(outcome.ancestry) and message.attempt < retry.limit:
+        delay_us = retry.delay_us(message.attempt, chance)
+    if delay_us is not None:
+        due_us = min(now_us + delay_us, DUE_END_US - 1)
+        if successor is None or due_us < successor.due_us:
+            return Settlement(message.id, "retried", due_us, headers=headers, failed=outcome.error, details=details)
+    tries = message.attempt + 1
+    times = "" if tries == 1 else f" (after {tries} attempts)"
+    return Settlement(
+        message.id,
+        "buried",
+        reason=f"{outcome.error}{times}",
+        headers=_dead(headers),
+        successor=successor,
+        failed=outcome.error,
+        details=details,
+    )
 
-    def _count(self, verdicts: Sequence[tuple[Message, Verdict]]) -> None:
-        """Count verdicts that are written; a result that has expired is no work that was done."""
-        self.count(len(verdicts))
-        self.settled -= sum(v.kind == EXPIRED for _, v in verdicts)
 
-    def retry_now(self) -> None:
-        """Try at the next `write`, even if an attempt failed a moment ago."""
-        self._retry_us = self._left_retry_us = 0
+def killed(message: Message, why: str, successor: Message | None) -> Settlement:
+    """Settle a message whose call was killed, and that is not to be tried again."""
+    return Settlement(message.id, "killed", successor=successor, failed=why)
 
-    def write(self) -> bool:
-        """Write the noted settlements; return whether any were. On a full disk, or for a bad file, they wait."""
-        if self._left and self._clock.steady_us() >= self._left_retry_us:
-            self._verdicts, self._left = [*self._left, *self._verdicts], []
-        acknowledged, verdicts = self._acknowledged, self._verdicts
-        if not (acknowledged or verdicts) or (self._retry_us and self._clock.steady_us() < self._retry_us):
-            return False
-        try:
-            if acknowledged:
-                self._keeper.ack([m.id for m in acknowledged])
-                self._acknowledged = []
-                self.count(len(acknowledged))
-                self._telemetry.acknowledged(acknowledged)
-            if verdicts:
-                self._settle(verdicts)
-        except WheelFull as exc:
-            self._wait_for_room(exc)
-            return False
-        except (Fenced, Locked):
-            unwritten = self._keep_unwritten()
-            log.warning("%d messages were not put back: another keeper fires them now", len(unwritten))
-            self._verdicts = []
-        self._retry_us, self.full = 0, None
-        return True
 
-    def _settle(self, verdicts: list[tuple[Message, Verdict]]) -> None:
-        """Write verdicts; those that need one bad file are left for later, so that all others go on."""
-        # A message that a job enqueued must be durable before it is called: after a power cut the job would enqueue it
-        # again, under another id.
-        # A result needs no flush: without it its call has not ended either.
-        puts = any(RESULT not in put.headers for _, v in verdicts for put in v.settlement.puts)
-        sync = self._puts_sync if puts else "never"
-        try:
-            moved_to = self._keeper.settle([v.settlement for _, v in verdicts], sync=sync)
-        except (Damaged, DiskError) as exc:
-            if not exc.is_of_one_file:
-                raise
-            self._leave(exc)
-            return
-        self._verdicts = []
-        self.left = self.left if self._left else None
-        self._count(verdicts)
-        self._telemetry.settled(verdicts, moved_to)
+def skipped(message: Message, why: str, successor: Message | None) -> Settlement:
+    """Settle a message that is too late to start."""
+    return Settlement(
+        message.id, "buried", reason=why, headers=_dead(message.headers), successor=successor, outcome="skipped"
+    )
 
-    def _leave(self, exc: FilewheelError) -> None:
-        """Leave what one bad file kept from being written, to be tried again each second."""
-        left = self._keep_unwritten()
-        self._verdicts = []
-        self._left += left
-        self._left_retry_us = self._clock.steady_us() + _FULL_RETRY_US
-        if self.left is None:
-            log.error("the outcomes of %d messages wait: %s", len(left), exc)
-        self.left = exc
 
-    def _wait_for_room(self, exc: WheelFull) -> None:
-        self.full = exc
-        self._retry_us = self._clock.steady_us() + _FULL_RETRY_US
-        count = len(self._acknowledged) + len(self._keep_unwritten())
-        log.critical("the outcomes of %d messages cannot be written yet: %s", count, exc)
+def passed_over(message: Message, why: str, successor: Message | None) -> Settlement:
+    """Settle a message that needs no call: "missed", "stopped" or "coalesced"."""
+    return Settlement(message.id, successor=successor, outcome=why)
 
-    def _keep_unwritten(self) -> Sequence[tuple[Message, Verdict]]:
-        """Report the written verdicts; keep and return the others."""
-        written = [(m, v) for m, v in self._verdicts if not self._keeper.holds(m.id)]
-        self._verdicts = [(m, v) for m, v in self._verdicts if self._keeper.holds(m.id)]
-        self._count(written)
-        self._telemetry.settled(written)
-        return self._verdicts
+
+def expired(message: Message) -> Settlement:
+    """Settle the result of a call: nobody calls it, and it is dropped when it is due."""
+    return Settlement(message.id, outcome=EXPIRED)
+
+
+def deferred(message: Message, due_us: int) -> Settlement:
+    """Settle a message that a limit of its handler holds back."""
+    headers = None
+    if SKIP_LATE in message.headers and DUE not in message.headers:
+        headers = {**message.headers, DUE: str(message.due_us)}
+    return Settlement(message.id, "deferred", min(due_us, DUE_END_US - 1), headers=headers)
+
+
+def buried(message: Message, why: str) -> Settlement:
+    """Settle a message without a handler."""
+    return Settlement(message.id, "buried", reason=why, headers=_dead(message.headers), outcome="unknown")
+
+
+def _dead(headers: dict[str, str]) -> dict[str, str]:
+    """Return the headers of a dead letter."""
+    kept = without_schedule(headers)
+    if SCHEDULE not in headers and KEY in headers:
+        kept[KEY] = headers[KEY]  # a revived one takes its key again
+    return kept

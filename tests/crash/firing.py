@@ -20,8 +20,8 @@ from filewheel.aio.wheel import AsyncWheel
 from filewheel.keeper import Keeper
 from filewheel.message import US_PER_S
 from filewheel.scheduling.aio import AsyncScheduler
-from filewheel.scheduling.failure import Retry
 from filewheel.scheduling.job import Job, current_job
+from filewheel.scheduling.outcome import Retry
 from filewheel.scheduling.scheduler import Scheduler
 from filewheel.wheel import Wheel
 from tests.crash import called

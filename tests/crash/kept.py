@@ -17,8 +17,8 @@ from pathlib import Path
 
 from filewheel.errors import CallFailed, NotFound, ResultNotKept, ResultTimeout
 from filewheel.message import KEY, RESULT, Message
-from filewheel.scheduling.failure import Retry
 from filewheel.scheduling.job import current_job
+from filewheel.scheduling.outcome import Retry
 from filewheel.scheduling.results import RESULT_BYTES_MAX
 from filewheel.scheduling.scheduler import Scheduler
 from tests.crash.actors import Actor

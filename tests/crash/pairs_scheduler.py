@@ -22,8 +22,8 @@ from filewheel.disk.directory import open_directory
 from filewheel.errors import BadArgument, Closed, FilewheelError, KeyHeld, Locked
 from filewheel.keeper import Keeper
 from filewheel.message import SCHEDULE, MessageId
-from filewheel.scheduling.failure import Retry
 from filewheel.scheduling.job import current_job
+from filewheel.scheduling.outcome import Retry
 from filewheel.scheduling.scheduler import Scheduler
 from filewheel.tools.verify import verify
 from filewheel.wheel import Wheel

@@ -22,8 +22,8 @@ from typing import Any
 
 from filewheel.errors import KeyHeld
 from filewheel.message import ARGS, KEY, RESULT, SCHEDULE, Message
-from filewheel.scheduling.failure import Retry
 from filewheel.scheduling.job import current_job
+from filewheel.scheduling.outcome import Retry
 from filewheel.scheduling.scheduler import Scheduler
 from filewheel.values import unpack_call
 from filewheel.wheel import Wheel

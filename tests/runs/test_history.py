@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from filewheel import BadArgument, Keeper, Settlement, Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.runs.history import ROOM_BYTES
-from filewheel.runs.run import Detail, Place
+from filewheel.runs.run import Place, Work
 from filewheel.tools.verify import verify
 from tests.support import FakeClock
 
@@ -76,7 +77,7 @@ def test_the_attempts_of_a_message_share_its_first_id(wheel: Wheel, keeper: Keep
 def test_a_message_that_is_deferred_has_not_ended(wheel: Wheel, keeper: Keeper) -> None:
     wheel.enqueue(b"x")
     (message,) = keeper.claim()
-    keeper.observer.ends.report(message.id, Detail("acked"))
+    keeper.observer.history.report(message.id, Work(5, 7, "loop"))
     keeper.settle([Settlement(message.id, "deferred", delay=9)])
     keeper.observer.publish()
     assert wheel.history() == []
@@ -104,14 +105,16 @@ def test_what_a_consumer_says_of_a_failure_is_the_error_and_its_place_is_kept(wh
 def test_what_a_scheduler_reports_is_kept_except_of_a_message_that_was_cancelled(wheel: Wheel, keeper: Keeper) -> None:
     one, other = wheel.enqueue(b"x"), wheel.enqueue(b"y")
     for message in keeper.claim():
-        keeper.observer.ends.report(message.id, Detail("missed", "no such host", 5, 7, "loop"))
+        keeper.observer.history.report(message.id, Work(5, 7, "loop"))
     wheel.cancel(other)
-    keeper.nack(one)
-    keeper.nack(other)
+    skipped = Settlement(one, "buried", reason="no such host", outcome="skipped")
+    keeper.settle([skipped, replace(skipped, id=other)])
     keeper.observer.publish()
-    cancelled, missed = wheel.history()
-    assert (missed.outcome, missed.error, missed.begun_us, missed.took_us) == ("missed", "no such host", 5, 7)
-    assert (cancelled.outcome, cancelled.place) == ("cancelled", "loop")
+    ended = {each.id: each for each in wheel.history()}
+    assert (ended[one].outcome, ended[one].error, ended[one].begun_us, ended[one].took_us) == (
+        "skipped", "no such host", 5, 7,
+    )  # fmt: skip
+    assert (ended[other].outcome, ended[other].place) == ("cancelled", "loop")
 
 
 def test_it_is_searched_by_topic_failure_time_and_limit(wheel: Wheel, keeper: Keeper, clock: FakeClock) -> None:
@@ -160,7 +163,7 @@ def test_of_many_ends_between_two_looks_only_the_last_are_kept_in_memory(wheel: 
     ids = wheel.enqueue_many([b"x"] * 100)
     for _ in range(25):
         keeper.ack(keeper.claim(4))
-    assert keeper.observer.ends._count < 20
+    assert keeper.observer.history._noted < 20
     keeper.observer.publish()
     assert [e.id for e in wheel.history()] == list(ids)[:-11:-1]
 
@@ -168,7 +171,7 @@ def test_of_many_ends_between_two_looks_only_the_last_are_kept_in_memory(wheel: 
 def test_the_payloads_of_large_messages_are_not_kept(wheel: Wheel, keeper: Keeper) -> None:
     wheel.enqueue(b"x" * 100_000, topic="big")
     keeper.ack(keeper.claim())
-    assert all(some.puts is None for some in keeper.observer.ends._some)
+    assert all(some.puts is None for some in keeper.observer.history._some)
     keeper.observer.publish()
     assert [e.topic for e in wheel.history()] == ["big"]
 

@@ -39,10 +39,10 @@ class Manual:
         """Run so many of the calls, the oldest first; all by default."""
         count = len(self.calls) if count is None else count
         for call in self.calls[:count]:
-            outcome = run(call, self._clock, self._wheel)
+            outcomes = run(call, self._clock, self._wheel)
             if call.end():
-                outcome.ended_us = self._clock.steady_us()
-                self._finish(outcome)
+                call.outcomes, call.ended_us = outcomes, self._clock.steady_us()
+                self._finish(call)
         del self.calls[:count]
 
     def quiet(self) -> None:

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from filewheel import Scheduler
-from filewheel.scheduling.failure import Failure
+from filewheel.scheduling.outcome import Outcome
 from tests.conftest import assert_whole
 from tests.support_wheel import NOW_S, StillClock
 
@@ -50,5 +50,5 @@ def test_a_job_whose_deadline_passes_while_it_waits_for_a_thread_is_not_started(
 
 
 def test_that_a_job_was_too_late_is_told_across_a_process() -> None:
-    failure = Failure("skipped: 5 s after its deadline", is_too_late=True)
-    assert Failure.of_plain(failure.to_plain()) == failure
+    failure = Outcome("skipped: 5 s after its deadline", is_too_late=True)
+    assert Outcome.of_plain(failure.to_plain()) == failure

@@ -18,7 +18,7 @@ from filewheel.scheduling.dispatcher import Dispatcher
 from filewheel.scheduling.events import Events, Telemetry
 from filewheel.scheduling.handler import Handler, Handlers, Terms
 from filewheel.scheduling.options import Options
-from filewheel.scheduling.runners.runner import Call, Outcome
+from filewheel.scheduling.runners.runner import Call
 from tests.support_wheel import NOW_S, StillClock
 
 MS = 1000
@@ -77,7 +77,7 @@ class Rig:
         """End every call."""
         calls, self.hands.calls = self.hands.calls, []
         for call in calls:
-            self.dispatcher.finish(Outcome(call))
+            self.dispatcher.finish(call)
 
     def close(self) -> None:
         """Let go."""

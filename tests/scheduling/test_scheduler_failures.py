@@ -13,7 +13,7 @@ import pytest
 
 from filewheel import GiveUp, Message, Retry, RetryLater, Scheduler, current_job
 from filewheel.message import DEADLINE, DUE_END_US, HISTORY, REASON, SKIP_LATE, to_datetime
-from filewheel.scheduling.failure import history_of
+from filewheel.scheduling.outcome import history_of
 from tests.scheduling.stage import counted, dead_letters, make, waiting
 from tests.support import START_US, FakeClock
 

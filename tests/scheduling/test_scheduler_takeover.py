@@ -19,7 +19,7 @@ import pytest
 
 from filewheel import Message, MessageId, Scheduler, Wheel
 from filewheel.env import SYSTEM_CLOCK
-from filewheel.scheduling.runners.runner import Call, Outcome
+from filewheel.scheduling.runners.runner import Call
 from filewheel.scheduling.runners.threads import Threads
 from tests.support import REPO, eventually
 from tests.support_wheel import keeper_pid
@@ -277,8 +277,8 @@ def test_a_call_that_was_not_seen_to_run_when_it_was_asked_is_not_begun(wheel_di
     begun: list[str] = []
     scheduler = Scheduler(wheel_dir)
     handler = scheduler.on("late")(lambda: begun.append("late"))
-    outcomes: list[Outcome] = []
-    threads = Threads(1, lambda call: True, outcomes.append, SYSTEM_CLOCK, str(wheel_dir))
+    ended: list[Call] = []
+    threads = Threads(1, lambda call: True, ended.append, SYSTEM_CLOCK, str(wheel_dir))
     asked: list[int] = []
 
     class AtTheLastMoment(dict[Call, threading.Thread]):
@@ -296,7 +296,7 @@ def test_a_call_that_was_not_seen_to_run_when_it_was_asked_is_not_begun(wheel_di
         thread.join()
     assert asked == [0]
     assert not begun
-    assert not outcomes
+    assert not ended
 
 
 # -- handlers that misbehave, programs that differ --------------------------------------------------------------------

@@ -31,7 +31,7 @@ from filewheel.errors import Damaged
 from filewheel.format import layout
 from filewheel.keys.bucket import BUCKET_BYTES_MAX
 from filewheel.keys.index import Keys
-from filewheel.scheduling import engine, settlements
+from filewheel.scheduling import dispatcher, engine
 from filewheel.testing import FakeClock as PassingClock
 from filewheel.testing import advance
 from tests.scheduling.stage import dead_letters, make, stage, waiting
@@ -61,7 +61,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses after trouble are short."""
     monkeypatch.setattr(engine, "_PAUSE_S", 0.01)
     monkeypatch.setattr(engine, "STANDBY_S", 0.01)
-    monkeypatch.setattr(settlements, "_FULL_RETRY_US", 10_000)
+    monkeypatch.setattr(dispatcher, "_FULL_RETRY_US", 10_000)
 
 
 def test_on_a_full_disk_outcomes_are_kept_and_written_when_there_is_room(

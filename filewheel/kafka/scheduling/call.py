@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from filewheel.errors import BadArgument, Damaged
 from filewheel.format.ids import MINT
-from filewheel.journal.settlement import GONE, Settlement
+from filewheel.journal.settlement import GONE, Settlement, moved_headers
 from filewheel.kafka.records.headers import DUE_MS, FIRED_MS, TARGET_KEY, TARGET_TOPIC, UNLESS_DUE_MS
 from filewheel.kafka.records.options import TOPIC_CHARS_MAX, is_topic
 from filewheel.kafka.records.record import Outgoing, Record
@@ -130,7 +130,7 @@ def records_of(
     records = [record_of(put, topics, now_us) for put in _puts(settlement)]
     if settlement.what in GONE:
         return records, None
-    headers = dict(message.headers if settlement.headers is None else settlement.headers)
+    headers = moved_headers(settlement, message, now_us)
     tries = message.attempt + (settlement.what != "deferred")
     moved = replace(message, headers=headers, attempt=tries, root=message.root or message.id)
     if settlement.what == "buried":

@@ -31,7 +31,7 @@ from typing import Any
 import msgpack
 
 from filewheel.disk.forks import die_with
-from filewheel.scheduling.runners.runner import failure_of
+from filewheel.scheduling.runners.runner import failed_by
 
 TOKEN_BYTES = 16
 _HEAD = struct.Struct(f"<{TOKEN_BYTES}sQII")  # token, number of the call, length of the body, its checksum
@@ -139,7 +139,7 @@ def _answer(functions: list[str], request: bytes | None) -> bytes:
         answer = RETURNED + value
     except BaseException as exc:
         # SystemExit too: the handler has failed, but the process continues.
-        text, *others = failure_of(exc).to_plain()
+        text, *others = failed_by(exc).to_plain()
         answer = RAISED + msgpack.packb([str(text)[:TEXT_CHARS_MAX], *others])
     for stream in (sys.stdout, sys.stderr):  # the process may be killed later, and unflushed output would be lost
         with contextlib.suppress(Exception):

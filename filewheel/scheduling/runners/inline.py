@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from filewheel.env import Clock
 from filewheel.runs.run import Place
-from filewheel.scheduling.failure import Failure
+from filewheel.scheduling.outcome import Outcome
 from filewheel.scheduling.runners.loop import cancelled_itself, run_async
-from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, run
+from filewheel.scheduling.runners.runner import Begin, Call, Finish, run
 
 
 class Inline:
@@ -39,11 +39,11 @@ class Inline:
             return
         call.begun_us = self._clock.steady_us()
         is_async = call.handler.terms.where == "loop"
-        outcome = self._await(call) if is_async else run(call, self._clock, self._wheel)
-        outcome.ended_us = self._clock.steady_us()
-        self._finish(outcome)
+        call.outcomes = self._await(call) if is_async else run(call, self._clock, self._wheel)
+        call.ended_us = self._clock.steady_us()
+        self._finish(call)
 
-    def _await(self, call: Call) -> Outcome:
+    def _await(self, call: Call) -> Sequence[Outcome] | None:
         running = run_async(call, self._clock, self._wheel)
         try:
             if self._callers is not None:
@@ -52,10 +52,12 @@ class Inline:
                 self._own = asyncio.Runner()
             return self._stoppable(call, self._own, running)
         except (asyncio.CancelledError, concurrent.futures.CancelledError):  # Ctrl-C comes as KeyboardInterrupt
-            return Outcome.failed(call, cancelled_itself())
+            return call.fail(cancelled_itself())
 
     @staticmethod
-    def _stoppable(call: Call, runner: asyncio.Runner, running: Coroutine[Any, Any, Outcome]) -> Outcome:
+    def _stoppable(
+        call: Call, runner: asyncio.Runner, running: Coroutine[Any, Any, Sequence[Outcome] | None]
+    ) -> Sequence[Outcome] | None:
         """Await a call, which fails if it stops the loop."""
         try:
             return runner.run(running)
@@ -64,7 +66,7 @@ class Inline:
                 raise
             for task in asyncio.all_tasks(runner.get_loop()):
                 task.cancel()
-            return Outcome.failed(call, Failure.of(exc))
+            return call.fail(Outcome.of(exc))
 
     def quiet(self) -> None:
         """Do nothing: no call is queued."""

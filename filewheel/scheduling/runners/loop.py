@@ -13,6 +13,7 @@ import inspect
 import logging
 import threading
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 
 from filewheel.checks import check_done
@@ -21,18 +22,17 @@ from filewheel.env import Clock
 from filewheel.errors import disk_errors
 from filewheel.runs.run import Place
 from filewheel.scheduling.around import surrounded_async
-from filewheel.scheduling.failure import Failure, killed
 from filewheel.scheduling.job import Job, enter, leave
+from filewheel.scheduling.outcome import Outcome, killed
 from filewheel.scheduling.runners.runner import (
     Begin,
     Call,
     Finish,
-    Outcome,
     called,
-    failure_of,
+    failed_by,
     jobs_of,
     keep,
-    outcome_of,
+    outcomes_of,
     trace_of,
 )
 
@@ -43,8 +43,8 @@ _END_S = 5.0
 """The time that cancelled tasks have to end."""
 
 
-async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
-    """Await a coroutine function, and return its outcome.
+async def run_async(call: Call, clock: Clock, wheel: str) -> Sequence[Outcome] | None:
+    """Await a coroutine function; return the outcomes, as the call has them.
 
     Raises CancelledError when the task was cancelled other than by the time-out, and KeyboardInterrupt as `run` does.
     """
@@ -64,7 +64,7 @@ async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
             result = keep(call, value)
         except TimeoutError as exc:
             is_late = limit is not None and limit.expired()
-            raised = time_out(call.timeout_s, trace_of(exc)) if is_late else failure_of(exc)
+            raised = time_out(call.timeout_s, trace_of(exc)) if is_late else failed_by(exc)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -73,10 +73,10 @@ async def run_async(call: Call, clock: Clock, wheel: str) -> Outcome:
         except KeyboardInterrupt:
             raise
         except BaseException as exc:
-            raised = failure_of(exc)
+            raised = failed_by(exc)
         finally:
             leave(token)
-    return outcome_of(call, jobs, raised, result)
+    return outcomes_of(jobs, raised, result)
 
 
 async def _done(call: Call, jobs: list[Job]) -> object:
@@ -89,14 +89,14 @@ async def _done(call: Call, jobs: list[Job]) -> object:
     return value
 
 
-def cancelled_itself() -> Failure:
-    """Return the failure of a call whose own handler cancelled it."""
-    return Failure("CancelledError: the handler cancelled itself")
+def cancelled_itself() -> Outcome:
+    """Return the outcome of a call whose own handler cancelled it."""
+    return Outcome("CancelledError: the handler cancelled itself")
 
 
-def time_out(timeout_s: float | None, trace: str = "") -> Failure:
-    """Return the failure of a call that exceeded its time-out."""
-    return Failure(
+def time_out(timeout_s: float | None, trace: str = "") -> Outcome:
+    """Return the outcome of a call that exceeded its time-out."""
+    return Outcome(
         f"TimeoutError: took longer than {timeout_s:g} s",
         frozenset({"builtins.TimeoutError", "builtins.OSError", "builtins.Exception", "builtins.BaseException"}),
         trace,
@@ -175,16 +175,16 @@ class Loop:
     async def _run(self, call: Call) -> None:
         call.begun_us = self._clock.steady_us()
         try:
-            outcome = await run_async(call, self._clock, self._wheel)
+            outcomes = await run_async(call, self._clock, self._wheel)
         except asyncio.CancelledError:
             if self._stopping:
                 return  # without an outcome: the message stays claimed, and is offered again
-            outcome = Outcome.failed(call, cancelled_itself() if call.kill is None else killed())
+            outcomes = call.fail(cancelled_itself() if call.kill is None else killed())
         except KeyboardInterrupt as exc:  # raised by the handler
-            outcome = Outcome.failed(call, Failure.of(exc))
+            outcomes = call.fail(Outcome.of(exc))
         if call.end():
-            outcome.ended_us = self._clock.steady_us()
-            self._finish(outcome)
+            call.outcomes, call.ended_us = outcomes, self._clock.steady_us()
+            self._finish(call)
 
     def quiet(self) -> None:
         """Begin no more calls."""

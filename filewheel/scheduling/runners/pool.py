@@ -27,7 +27,7 @@ from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument, Closed, Forked
 from filewheel.message import US_PER_S
 from filewheel.runs.run import KILLED_TEXT
-from filewheel.scheduling.failure import Failure
+from filewheel.scheduling.outcome import Outcome
 from filewheel.scheduling.runners.child import RETURNED, preparing
 from filewheel.scheduling.runners.process import KILL_AFTER_S, Process, Waker, end_text
 
@@ -49,7 +49,7 @@ class Result:
     outcome: Literal["returned", "raised", "died", "timed_out", "killed", "closed", "not begun"]
     value: bytes = b""
     """Of "returned": the value."""
-    failure: Failure | None = None
+    failure: Outcome | None = None
     """Of "raised": the exception."""
     message: str = ""
     """Of the others: the event, as a sentence."""
@@ -482,4 +482,4 @@ def _must_import(process: Process, call: _Submission) -> bool:
 def _result_of(answer: bytes) -> Result:
     if answer[:1] == RETURNED:
         return Result("returned", answer[1:])
-    return Result("raised", failure=Failure.of_plain(msgpack.unpackb(answer[1:])))
+    return Result("raised", failure=Outcome.of_plain(msgpack.unpackb(answer[1:])))

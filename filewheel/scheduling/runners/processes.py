@@ -21,14 +21,13 @@ from filewheel.message import MessageId
 from filewheel.runs.run import Place
 from filewheel.scheduling.arguments import Codec
 from filewheel.scheduling.around import Hook, target_of
-from filewheel.scheduling.failure import Failure, killed
 from filewheel.scheduling.handler import Handler
-from filewheel.scheduling.job import EMPTY_OUTBOX, Outbox
-from filewheel.scheduling.results import Kept
+from filewheel.scheduling.job import Outbox
+from filewheel.scheduling.outcome import RETURNED, Kept, Outcome, killed
 from filewheel.scheduling.runners.child import resolve
 from filewheel.scheduling.runners.loop import time_out
 from filewheel.scheduling.runners.pool import Grip, Pool, Result
-from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, run
+from filewheel.scheduling.runners.runner import Begin, Call, Finish, run
 
 TARGET = "filewheel.scheduling.runners.processes:serve"
 
@@ -93,14 +92,12 @@ def serve(request: bytes) -> bytes:
     hooks = [resolve(target) for target in targets]
     call = Call(handler, [unpack_put(put)], started_us, hooks)
     call.keeps_result = keeps
-    outcome = run(call, SYSTEM_CLOCK, wheel)
-    failure = outcome.failures[0] if outcome.failures else None
-    puts = outcome.puts[0] if outcome.puts else EMPTY_OUTBOX
+    (outcome,) = run(call, SYSTEM_CLOCK, wheel) or [RETURNED]
     packed: bytes = msgpack.packb(
         [
-            None if failure is None else failure.to_plain(),
-            [pack_message(m) for m in puts.messages],
-            puts.replaces,
+            None if outcome.error is None else outcome.to_plain(),
+            [pack_message(m) for m in outcome.puts.messages],
+            outcome.puts.replaces,
             outcome.result,
         ]
     )
@@ -134,9 +131,8 @@ class Processes:
         def done(result: Result) -> None:
             # "closed": the message stays claimed, and is offered again. "not begun": it was cancelled.
             if result.outcome not in ("closed", "not begun"):
-                outcome = outcome_of_result(call, result)
-                outcome.ended_us = self._clock.steady_us()
-                self._finish(outcome)
+                call.outcomes, call.ended_us = outcomes_of_result(call, result), self._clock.steady_us()
+                self._finish(call)
             self._running.pop(call, None)
 
         request = request_of(call, self._wheel)
@@ -173,17 +169,18 @@ class Processes:
         self._pool.close(timeout_s=0)
 
 
-def outcome_of_result(call: Call, result: Result) -> Outcome:
-    """Return the outcome of a call from the pool's result."""
+def outcomes_of_result(call: Call, result: Result) -> Sequence[Outcome] | None:
+    """Return the outcomes of a call from the pool's result."""
     if result.outcome == "returned":
         failure, packed, replaces, kept = msgpack.unpackb(result.value)
-        if failure is None and not packed and kept is None:
-            return Outcome(call)
+        if failure is not None:
+            return [Outcome.of_plain(failure)]
+        if not packed and kept is None:
+            return None
         puts = Outbox([unpack_put(put) for put in packed], [MessageId(i) for i in replaces])
-        failures = [None if failure is None else Failure.of_plain(failure)]
-        return Outcome(call, failures, [puts], result=None if kept is None else Kept(*kept))
+        return [Outcome(puts=puts, result=None if kept is None else Kept(*kept))]
     if result.outcome == "killed":
-        return Outcome.failed(call, killed())
+        return [killed()]
     if result.outcome == "timed_out":
-        return Outcome.failed(call, time_out(call.timeout_s))
-    return Outcome.failed(call, result.failure or Failure(result.message))
+        return [time_out(call.timeout_s)]
+    return [result.failure or Outcome(result.message)]

@@ -1,8 +1,8 @@
-"""A call that a runner executes, its outcome, and the execution that threads, processes and the inline runner share.
+"""A call that a runner executes, its outcomes, and the execution that threads, processes and the inline runner share.
 
-It turns claimed messages into jobs, runs the function, and returns the outcome. An exception of the handler,
+It turns claimed messages into jobs, runs the function, and returns the outcomes. An exception of the handler,
 `sys.exit` and unreadable arguments only become a failure in the outcome.
-Invariant: exactly one outcome of a call counts, also when the call ends after its time-out.
+Invariant: exactly one end of a call counts, also when the call ends after its time-out.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from filewheel.message import ARGS, DEADLINE, SKIP_LATE, TIMEOUT, Message
 from filewheel.runs.run import Kill, Place
 from filewheel.scheduling.arguments import Unfit
 from filewheel.scheduling.around import Hook, surrounded
-from filewheel.scheduling.failure import Failure, storable
 from filewheel.scheduling.handler import Handler
-from filewheel.scheduling.job import EMPTY_OUTBOX, Job, Outbox, enter, leave
+from filewheel.scheduling.job import EMPTY_OUTBOX, Job, enter, leave
 from filewheel.scheduling.options import Policy
+from filewheel.scheduling.outcome import RETURNED, Kept, Outcome, storable
 from filewheel.scheduling.own_terms import timeout_of
-from filewheel.scheduling.results import Kept, kept
+from filewheel.scheduling.results import kept
 from filewheel.values import unpack_call
 
 _TRACE_LENGTH = 8000
@@ -41,7 +41,19 @@ _PIECE_CHARS = 1200
 class Call:
     """One call of a handler: with one message, or with several for a batch handler."""
 
-    __slots__ = ("_open", "begun_us", "handler", "hooks", "keeps_result", "kill", "messages", "started_us", "timeout_s")
+    __slots__ = (
+        "_open",
+        "begun_us",
+        "ended_us",
+        "handler",
+        "hooks",
+        "keeps_result",
+        "kill",
+        "messages",
+        "outcomes",
+        "started_us",
+        "timeout_s",
+    )
 
     def __init__(
         self, handler: Handler[..., Any], messages: list[Message], started_us: int, hooks: Sequence[Hook] = ()
@@ -61,7 +73,15 @@ class Call:
         self.keeps_result = handler.terms.result_for_us is not None
         self.kill: Kill | None = None
         """The request to end it, once there is one."""
+        self.ended_us = 0
+        """When it ended, by the steady clock."""
+        self.outcomes: Sequence[Outcome] | None = None
+        """What became of each message, once it has ended; None if the function returned, and that is all."""
         self._open = [True]
+
+    def fail(self, outcome: Outcome) -> Sequence[Outcome]:
+        """Return one outcome for all messages."""
+        return [outcome] * len(self.messages)
 
     def end(self) -> bool:
         """End the call; return whether this was the first end, whose outcome counts. Atomic."""
@@ -71,41 +91,15 @@ class Call:
             return False
 
 
-class Outcome:
-    """The end of a call: for each of its messages a failure or None, and its outbox."""
-
-    __slots__ = ("call", "ended_us", "failures", "puts", "result")
-
-    def __init__(
-        self,
-        call: Call,
-        failures: Sequence[Failure | None] | None = None,
-        puts: Sequence[Outbox] | None = None,
-        ended_us: int = 0,
-        result: Kept | None = None,
-    ) -> None:
-        self.call = call
-        self.result = result
-        """What the function returned, if its handler keeps results."""
-        self.failures = failures
-        self.puts = puts
-        self.ended_us = ended_us
-
-    @classmethod
-    def failed(cls, call: Call, failure: Failure, ended_us: int = 0) -> Outcome:
-        """Return the outcome of a call whose messages all have the same failure."""
-        return cls(call, [failure] * len(call.messages), None, ended_us)
-
-
-Finish = Callable[[Outcome], None]
+Finish = Callable[[Call], None]
 Begin = Callable[[Call], bool]
 """Called in any thread immediately before a call runs; False when all its messages were cancelled."""
 
 
 class Runner(Protocol):
-    """Runs calls. `start` returns at once; the outcome is passed to `finish`, from any thread.
+    """Runs calls. `start` returns at once; a call that has ended is passed to `finish`, from any thread.
 
-    A runner calls `begin` before each call and runs it only if that returned True; otherwise there is no outcome.
+    A runner calls `begin` before each call and runs it only if that returned True; otherwise it does not end.
     """
 
     starts_anywhere: bool
@@ -133,19 +127,19 @@ class Runner(Protocol):
         """Abandon a call that timed out; return its stack, if it has one."""
 
 
-def jobs_of(call: Call, clock: Clock, wheel: str) -> list[Job | Failure]:
+def jobs_of(call: Call, clock: Clock, wheel: str) -> list[Job | Outcome]:
     """Return a job for each message of a call, or a failure.
 
     A message may have become too late while it waited, so that is checked again.
     """
     now_us = clock.now_us()
-    made: list[Job | Failure] = []
+    made: list[Job | Outcome] = []
     for message in call.messages:
         headers = message.headers
         if DEADLINE in headers or SKIP_LATE in headers:
             why = Policy.of(headers).too_late(message.due_us, now_us)
             if why is not None:
-                made.append(Failure(why, gives_up=True, is_too_late=True))
+                made.append(Outcome(why, gives_up=True, is_too_late=True))
                 continue
         try:
             args, kwargs = unpack_call(message.payload, headers.get(ARGS))
@@ -153,29 +147,29 @@ def jobs_of(call: Call, clock: Clock, wheel: str) -> list[Job | Failure]:
                 args, kwargs = call.handler.parameters.convert(args, kwargs)
             made.append(Job(message, message.topic, args, kwargs, now_us, wheel))
         except Damaged as exc:
-            made.append(Failure(exc.what, gives_up=True))
+            made.append(Outcome(exc.what, gives_up=True))
         except Unfit as exc:
-            made.append(replace(Failure.of(exc.__cause__ or exc, trace_of(exc)), text=storable(str(exc))))
+            made.append(replace(Outcome.of(exc.__cause__ or exc, trace_of(exc)), error=storable(str(exc))))
     return made
 
 
-def outcome_of(
-    call: Call, jobs: Sequence[Job | Failure], raised: Failure | None, result: Kept | None = None
-) -> Outcome:
-    """Return the outcome of a call whose function returned, or raised."""
-    failures: list[Failure | None] = []
-    puts: list[Outbox] = []
-    is_plain = raised is None and result is None
+def outcomes_of(
+    jobs: Sequence[Job | Outcome], raised: Outcome | None, result: Kept | None = None
+) -> Sequence[Outcome] | None:
+    """Return the outcomes of a call whose function returned, or raised."""
+    outcomes: list[Outcome] = []
     for job in jobs:
-        if isinstance(job, Failure):
-            failure: Failure | None = job
+        if isinstance(job, Outcome):
+            outcomes.append(job)
+        elif raised is not None:
+            outcomes.append(raised)
+        elif job.failed is not None:
+            outcomes.append(Outcome(storable(job.failed)))
+        elif job.puts or result is not None:
+            outcomes.append(Outcome(puts=job.puts, result=result))
         else:
-            failure = raised or (None if job.failed is None else Failure(storable(job.failed)))
-        enqueued = EMPTY_OUTBOX if failure is not None or isinstance(job, Failure) else job.puts
-        failures.append(failure)
-        puts.append(enqueued)
-        is_plain = is_plain and failure is None and not enqueued
-    return Outcome(call) if is_plain else Outcome(call, failures, puts, result=result)
+            outcomes.append(RETURNED)
+    return None if all(outcome is RETURNED for outcome in outcomes) else outcomes
 
 
 def keep(call: Call, value: object) -> Kept | None:
@@ -183,9 +177,9 @@ def keep(call: Call, value: object) -> Kept | None:
     return kept(value, call.handler.sender.codec.encode) if call.keeps_result else None
 
 
-def failure_of(exc: BaseException) -> Failure:
+def failed_by(exc: BaseException) -> Outcome:
     """Describe an exception of a handler, with its traceback from the handler on."""
-    return Failure.of(exc, trace_of(exc))
+    return Outcome.of(exc, trace_of(exc))
 
 
 def trace_of(exc: BaseException) -> str:
@@ -244,15 +238,15 @@ def _done(call: Call, jobs: list[Job]) -> object:
     return value
 
 
-def run(call: Call, clock: Clock, wheel: str) -> Outcome:
-    """Call a plain function in this thread, and return its outcome.
+def run(call: Call, clock: Clock, wheel: str) -> Sequence[Outcome] | None:
+    """Call a plain function in this thread; return the outcomes, as the call has them.
 
     KeyboardInterrupt is raised: it is meant for the program, and the messages stay claimed.
     """
     jobs = jobs_of(call, clock, wheel)
     good = [job for job in jobs if isinstance(job, Job)]
     if not good:
-        return outcome_of(call, jobs, None)
+        return outcomes_of(jobs, None)
     value: object = None
     first = good[0]
     token = enter(None if call.handler.terms.batch else first)
@@ -265,9 +259,9 @@ def run(call: Call, clock: Clock, wheel: str) -> Outcome:
     except KeyboardInterrupt:
         raise
     except BaseException as exc:
-        return outcome_of(call, jobs, failure_of(exc))
+        return outcomes_of(jobs, failed_by(exc))
     finally:
         leave(token)
     if len(jobs) == 1 and first.failed is None and first.puts is EMPTY_OUTBOX and result is None:
-        return Outcome(call)
-    return outcome_of(call, jobs, None, result)
+        return None
+    return outcomes_of(jobs, None, result)

@@ -15,8 +15,8 @@ from filewheel.disk.threads import started
 from filewheel.env import Clock
 from filewheel.errors import DiskError, disk_errors
 from filewheel.runs.run import Place
-from filewheel.scheduling.failure import Failure
-from filewheel.scheduling.runners.runner import Begin, Call, Finish, Outcome, run, stack_of
+from filewheel.scheduling.outcome import Outcome
+from filewheel.scheduling.runners.runner import Begin, Call, Finish, run, stack_of
 
 log = logging.getLogger(__name__)
 
@@ -76,13 +76,13 @@ class Threads:
                 continue
             call.begun_us = self._clock.steady_us()
             try:
-                outcome = run(call, self._clock, self._wheel)
+                outcomes = run(call, self._clock, self._wheel)
             except KeyboardInterrupt as exc:  # raised by the handler: Ctrl-C reaches only the main thread
-                outcome = Outcome.failed(call, Failure.of(exc))
+                outcomes = call.fail(Outcome.of(exc))
             if not call.end():
                 return  # it timed out, and another thread replaces this one
-            outcome.ended_us = self._clock.steady_us()
-            self._finish(outcome)
+            call.outcomes, call.ended_us = outcomes, self._clock.steady_us()
+            self._finish(call)
             self._running.pop(call, None)
 
     def kill(self, call: Call) -> None:

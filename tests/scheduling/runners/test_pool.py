@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from filewheel.errors import Closed
-from filewheel.scheduling.failure import Failure, Retry
+from filewheel.scheduling.outcome import Outcome, Retry
 from filewheel.scheduling.runners.pool import Pool, Result
 from tests.scheduling import pool_targets
 from tests.support import REPO, eventually, open_files
@@ -96,7 +96,7 @@ def end(*pids: int) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def failure_of(result: Result) -> Failure:
+def failure_of(result: Result) -> Outcome:
     """The exception of a call that raised one."""
     assert result.outcome == "raised"
     assert result.failure is not None
@@ -139,7 +139,7 @@ def test_an_exception_arrives_as_the_names_of_its_classes_its_text_and_its_trace
         "builtins.Exception",
         "builtins.BaseException",
     }
-    assert failure.text == "Trouble: no such address"
+    assert failure.error == "Trouble: no such address"
     assert "pool_targets.py" in failure.trace
     assert "child.py" not in failure.trace
     assert Retry(never=(pool_targets.Trouble,)).forbids(failure.ancestry)
@@ -149,10 +149,10 @@ def test_an_exception_arrives_as_the_names_of_its_classes_its_text_and_its_trace
 
 def test_errors_that_cannot_be_shown_are_shown_as_far_as_they_can_be(make: Callable[..., Answers]) -> None:
     answers = make()
-    assert "Unspeakable: (its text cannot be had)" in failure_of(answers.call("fail_unspeakable")).text
-    assert "\\udcff" in failure_of(answers.call("fail_surrogate")).text
+    assert "Unspeakable: (its text cannot be had)" in failure_of(answers.call("fail_unspeakable")).error
+    assert "\\udcff" in failure_of(answers.call("fail_surrogate")).error
     long = failure_of(answers.call("fail_long"))
-    assert len(long.text) == 4_000
+    assert len(long.error) == 4_000
     assert len(long.trace) <= 8_000
     assert "in fail_long" in long.trace  # the long text leaves room for the place
     deep = failure_of(answers.call("fail_deep"))
@@ -161,7 +161,7 @@ def test_errors_that_cannot_be_shown_are_shown_as_far_as_they_can_be(make: Calla
 
 
 def test_what_is_not_bytes_is_an_error_of_the_function(make: Callable[..., Answers]) -> None:
-    assert "TypeError" in (text := failure_of(make().call("not_bytes")).text)
+    assert "TypeError" in (text := failure_of(make().call("not_bytes")).error)
     assert "returned a str" in text
 
 
@@ -171,10 +171,10 @@ def test_a_module_that_cannot_be_imported_fails_each_call_and_keeps_the_process(
     for _ in range(2):
         missing = failure_of(answers.call("no_such_module_here:f"))
         assert "builtins.ImportError" in missing.ancestry
-        assert "no_such_module_here" in missing.text
+        assert "no_such_module_here" in missing.error
     nameless = failure_of(answers.call("no_such_function"))
     assert "builtins.AttributeError" in nameless.ancestry
-    assert "no_such_function" in nameless.text
+    assert "no_such_function" in nameless.error
     assert "builtins.TypeError" in failure_of(answers.call("__file__")).ancestry
     assert answers.call("pid").value == first
 
@@ -182,7 +182,7 @@ def test_a_module_that_cannot_be_imported_fails_each_call_and_keeps_the_process(
 def test_sys_exit_in_a_function_is_an_exception_and_keeps_the_process(make: Callable[..., Answers]) -> None:
     answers = make()
     first = answers.call("pid").value
-    assert failure_of(answers.call("sys_exit")).text == "SystemExit: 4"
+    assert failure_of(answers.call("sys_exit")).error == "SystemExit: 4"
     assert answers.call("pid").value == first
 
 
@@ -459,7 +459,7 @@ def test_functions_and_exceptions_of_the_script_that_was_started_are_found(tmp_p
                 pool.submit(f"__main__:{name}", b"ab", timeout_s=None, done=results.put)
             print(results.get().value)
             result = results.get()
-            print(result.failure.text, "__main__.Trouble" in result.failure.ancestry)
+            print(result.failure.error, "__main__.Trouble" in result.failure.ancestry)
             pool.close(timeout_s=5)
         """,
     )

@@ -14,7 +14,7 @@ from filewheel.scheduling.call import pack_call
 from filewheel.scheduling.handler import Handler, Terms
 from filewheel.scheduling.runners.pool import START_LIMIT_US, Pool, Result
 from filewheel.scheduling.runners.processes import Processes
-from filewheel.scheduling.runners.runner import Call, Outcome
+from filewheel.scheduling.runners.runner import Call
 from filewheel.values import MSGPACK
 from tests.support import FakeClock, eventually
 from tests.support_wheel import an_id
@@ -135,8 +135,8 @@ def test_a_handler_whose_import_takes_longer_than_its_time_out_is_called_once_an
 ) -> None:
     module.write(UNTIL_TOLD)
     job = __import__(module.name).job
-    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-    runner = Processes(1, lambda call: True, outcomes.put, clock, "unused")
+    ended: queue.SimpleQueue[Call] = queue.SimpleQueue()
+    runner = Processes(1, lambda call: True, ended.put, clock, "unused")
     message = Message(MessageId(an_id(5)), pack_call([], {})[0], "job", {ARGS: MSGPACK})
     handler = Handler.plain("job", job)
     handler.terms = Terms("process", timeout_s=10)
@@ -147,7 +147,7 @@ def test_a_handler_whose_import_takes_longer_than_its_time_out_is_called_once_an
         assert call.begun_us == 0
         pass_time(runner._pool, clock, 11)
         module.go()
-        assert outcomes.get(timeout=WAIT_S).failures is None
+        assert ended.get(timeout=WAIT_S).outcomes is None
         assert call.begun_us == clock.steady_us()
     finally:
         runner.stop()

@@ -19,7 +19,7 @@ from filewheel.message import ARGS, REASON
 from filewheel.scheduling.call import pack_call
 from filewheel.scheduling.handler import Handler
 from filewheel.scheduling.runners.processes import Processes
-from filewheel.scheduling.runners.runner import Call, Outcome
+from filewheel.scheduling.runners.runner import Call
 from filewheel.values import MSGPACK
 from tests.conftest import assert_whole
 from tests.scheduling import process_targets as targets
@@ -105,7 +105,7 @@ def test_what_became_too_late_before_the_process_began_is_skipped(live: Schedule
     from filewheel import Message
     from filewheel.message import ARGS, DEADLINE
     from filewheel.scheduling.runners.pool import Result
-    from filewheel.scheduling.runners.processes import outcome_of_result, request_of, serve
+    from filewheel.scheduling.runners.processes import outcomes_of_result, request_of, serve
     from filewheel.scheduling.runners.runner import Call
     from tests.support_wheel import an_id
 
@@ -113,16 +113,14 @@ def test_what_became_too_late_before_the_process_began_is_skipped(live: Schedule
     assert handler is not None
     call = Call(handler, [Message(an_id(5), b"\x92\x90\x80", "write", {ARGS: "msgpack", DEADLINE: "6"})], 0)
     value = serve(request_of(call, live.path))
-    outcome = outcome_of_result(call, Result("returned", value))
-    assert outcome.failures is not None
-    assert outcome.failures[0] is not None
-    assert outcome.failures[0].is_too_late
-    assert "after its deadline" in outcome.failures[0].text
+    (outcome,) = outcomes_of_result(call, Result("returned", value)) or ()
+    assert outcome.is_too_late
+    assert "after its deadline" in (outcome.error or "")
 
 
 def test_when_a_runner_of_processes_is_quiet_what_waits_for_a_process_is_not_begun(tmp_path: Path) -> None:
-    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-    runner = Processes(1, lambda call: True, outcomes.put, SYSTEM_CLOCK, "unused")
+    ended: queue.SimpleQueue[Call] = queue.SimpleQueue()
+    runner = Processes(1, lambda call: True, ended.put, SYSTEM_CLOCK, "unused")
 
     def start(number: int) -> None:
         payload = pack_call([str(tmp_path), number], {})[0]
@@ -136,12 +134,12 @@ def test_when_a_runner_of_processes_is_quiet_what_waits_for_a_process_is_not_beg
     runner.quiet()
     start(3)
     (tmp_path / "go-on").touch()
-    assert outcomes.get(timeout=120).failures is None
+    assert ended.get(timeout=120).outcomes is None
     while runner.busy():
         time.sleep(0.005)
     runner.stop()
     assert sorted(os.listdir(tmp_path)) == ["began-0", "go-on"]
-    assert outcomes.empty()
+    assert ended.empty()
 
 
 def test_drain_calls_handlers_of_processes_in_the_calling_one(live: Scheduler, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from filewheel.message import REASON
 from filewheel.scheduling.arguments import PLAIN
 from filewheel.scheduling.handler import Handler, Terms
 from filewheel.scheduling.options import Options
-from filewheel.scheduling.runners.runner import Call, Outcome
+from filewheel.scheduling.runners.runner import Call
 from filewheel.scheduling.runners.threads import Threads
 from tests.scheduling.stage import Stage, counted, dead_letters, make, stage, waiting
 from tests.support import FakeClock, eventually
@@ -169,13 +169,13 @@ def alive(threads: Threads) -> int:
 
 def test_a_pool_keeps_its_size_whatever_is_given_up_and_whatever_ends_later() -> None:
     """Stuck threads are replaced one for one; when they end, none is left over."""
-    outcomes: list[Outcome] = []
+    ended: list[Call] = []
     came = threading.Semaphore(0)
     began = threading.Semaphore(0)
     stuck = threading.Event()
 
-    def finish(outcome: Outcome) -> None:
-        outcomes.append(outcome)
+    def finish(call: Call) -> None:
+        ended.append(call)
         came.release()
 
     threads = Threads(2, lambda call: True, finish, SYSTEM_CLOCK, "")
@@ -206,14 +206,14 @@ def test_a_pool_keeps_its_size_whatever_is_given_up_and_whatever_ends_later() ->
         stuck.set()
         for thread in left:
             thread.join(120)
-        assert outcomes == []
+        assert ended == []
         stuck.clear()
     together = threading.Barrier(2)
     for _ in range(4):
         threads.start(call(lambda: together.wait(120)))
     for _ in range(4):
         assert came.acquire(timeout=120)
-    assert len(outcomes) == 4
+    assert len(ended) == 4
     assert alive(threads) == 2
     left = list(threads._threads)
     threads.stop()

@@ -1,6 +1,6 @@
-"""A failed call: why it failed, and whether and when it is tried again.
+"""The outcome of a call: it returned, or why it failed, and whether and when it is tried again.
 
-A failure is data that can cross a process and be stored with the message. `RetryLater` and `GiveUp` are raised by
+An outcome is data that can cross a process, and what is stored of a failure. `RetryLater` and `GiveUp` are raised by
 handlers to decide themselves. Delays grow by a factor up to a bound; random jitter only adds, so that no retry is
 earlier than its delay.
 Invariant: a delay is finite and at least 0 for any attempt.
@@ -12,12 +12,13 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from filewheel.checks import check_number, check_whole, shown
 from filewheel.errors import BadArgument
 from filewheel.message import DUE_END_US, US_PER_S, Attempt, attempts_of
 from filewheel.runs.run import KILLED_TEXT
+from filewheel.scheduling.job import EMPTY_OUTBOX, Outbox
 from filewheel.timespec import delay_us
 
 
@@ -33,11 +34,19 @@ class GiveUp(Exception):
     """Raised by a handler: do not retry this job; it becomes a dead letter with this reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a call failed."""
+class Kept(NamedTuple):
+    """What is kept of a call: how the payload is packed (results.py), and the payload."""
 
-    text: str
+    how: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a handler did with one message."""
+
+    error: str | None = None
+    """Why it failed; None when it returned."""
     ancestry: frozenset[str] = frozenset()
     """The qualified names of the exception's class and its base classes."""
     trace: str = ""
@@ -49,19 +58,23 @@ class Failure:
     """`filewheel kill` has ended the call."""
     is_too_late: bool = False
     """It did not start, because it was too late under its own policy."""
+    puts: Outbox = EMPTY_OUTBOX
+    """What it enqueued in its transactions, if it returned."""
+    result: Kept | None = None
+    """What the function returned, if its handler keeps results."""
 
     def to_plain(self) -> list[object]:
-        """Return it as plain data, for `of_plain` in another process."""
-        return [self.text, sorted(self.ancestry), self.trace, self.retry_in_us, self.gives_up, self.is_too_late]
+        """Return a failure as plain data, for `of_plain` in another process."""
+        return [self.error, sorted(self.ancestry), self.trace, self.retry_in_us, self.gives_up, self.is_too_late]
 
     @classmethod
-    def of_plain(cls, plain: Any) -> Failure:
+    def of_plain(cls, plain: Any) -> Outcome:
         """Read the result of `to_plain`."""
-        text, ancestry, trace, retry_in_us, gives_up, is_too_late = plain
-        return cls(text, frozenset(ancestry), trace, retry_in_us, gives_up, is_too_late=is_too_late)
+        error, ancestry, trace, retry_in_us, gives_up, is_too_late = plain
+        return cls(error, frozenset(ancestry), trace, retry_in_us, gives_up, is_too_late=is_too_late)
 
     @classmethod
-    def of(cls, exc: BaseException, trace: str = "") -> Failure:
+    def of(cls, exc: BaseException, trace: str = "") -> Outcome:
         """Describe an exception."""
         says = str(exc) if isinstance(exc, (RetryLater, GiveUp)) else _says(exc)
         return cls(
@@ -73,9 +86,12 @@ class Failure:
         )
 
 
-def killed() -> Failure:
-    """Return the failure of a call that `filewheel kill` has ended."""
-    return Failure(KILLED_TEXT, is_killed=True)
+RETURNED = Outcome()
+
+
+def killed() -> Outcome:
+    """Return the outcome of a call that `filewheel kill` has ended."""
+    return Outcome(KILLED_TEXT, is_killed=True)
 
 
 def name_of(kind: type | str) -> str:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filewheel import BadArgument, Retry
-from filewheel.scheduling.failure import NO_RETRY, Failure
+from filewheel.scheduling.outcome import NO_RETRY, Outcome
 
 retries = st.builds(
     Retry,
@@ -41,10 +41,10 @@ def test_a_later_attempt_never_waits_less(retry: Retry, attempt: int) -> None:
 
 def test_never_forbids_the_class_and_what_inherits_from_it_and_nothing_else() -> None:
     retry = Retry(never=(LookupError,))
-    assert retry.forbids(Failure.of(LookupError()).ancestry)
-    assert retry.forbids(Failure.of(KeyError("k")).ancestry)
-    assert not retry.forbids(Failure.of(ValueError()).ancestry)
-    assert not Retry().forbids(Failure.of(ValueError()).ancestry)
+    assert retry.forbids(Outcome.of(LookupError()).ancestry)
+    assert retry.forbids(Outcome.of(KeyError("k")).ancestry)
+    assert not retry.forbids(Outcome.of(ValueError()).ancestry)
+    assert not Retry().forbids(Outcome.of(ValueError()).ancestry)
 
 
 def test_no_retry_has_a_limit_of_none() -> None:
