@@ -97,19 +97,20 @@ class Changes(Reader):
         message and 30 µs a key, a read of new journal frames, and one flush.
         """
         wanted = [MessageId.parse(i) for i in check_items("ids", ids)]
-        names = dict.fromkeys(check_key(key) for key in check_items("keys", keys))
+        names = list(dict.fromkeys(check_key(key) for key in check_items("keys", keys)))
         sync = self._sync if sync is None else check_sync(sync)  # mutant: cancel-then-check
         journal = self._writer()
         now_us = self._clock.now_us()
         look = Look(self._dir)  # before the search for pending messages
-        if names:
-            # Under the lock, no other call moves them between the look-up and the drop.
-            with unique.holding(self._keys, names, self._dir.path) as hold:
-                held = [h.id for h in hold.look_all(names, now_us).values() if h.id is not None]
-                wanted += held
-                found, ticket = self._drop(journal, wanted)
-        else:
-            found, ticket = self._drop(journal, wanted)
+        found: set[MessageId] = set()
+        ticket, left = None, list(wanted)
+        while left or names:
+            held = {holder.id: name for name, holder in self._keys.find(names).items() if holder.id is not None}
+            some, last = self._drop(journal, [*left, *held])
+            found, ticket, left = found | some, last or ticket, []
+            wanted += held
+            # A message that was moved between the look and the drop has its key under another id now.
+            names = [name for id_, name in held.items() if id_ not in some]  # mutant: key-cancelled-once
         if ticket is None:
             return CancelledIds({})
         journal.mark_drops()
@@ -168,9 +169,7 @@ class Changes(Reader):
             each: Sync = "never" if sync == "always" else sync
             for old, key in keyed:
                 try:
-                    revived.moved[old] = unique.move(
-                        self._keys, journal, key, old, due_us, now_us=now_us, sync=each, directory=self._dir
-                    )
+                    revived.moved[old] = unique.move(self._keys, journal, key, old, due_us, sync=each)
                 except (KeyHeld, NotFound) as exc:
                     revived.failed[old] = exc
         if revived.moved and sync == "always":
@@ -220,17 +219,7 @@ class Changes(Reader):
         payload = bytes_of(payload, self.payload_bytes_max)
         sync = self._sync if sync is None else check_sync(sync)
         journal = self._writer()
-        new = unique.move(
-            self._keys,
-            journal,
-            check_key(key),
-            None,
-            due_us,
-            now_us=now_us,
-            sync=sync,
-            directory=self._dir,
-            payload=payload,
-        )
+        new = unique.move(self._keys, journal, check_key(key), None, due_us, sync=sync, payload=payload)
         self._hint.send(now_us)
         return new
 
@@ -281,9 +270,7 @@ class Changes(Reader):
         if key is None:
             new = receipt(new, journal.wait_durable(ticket, sync))
         else:
-            new = unique.move(
-                self._keys, journal, check_key(key), old, due_us, now_us=now_us, sync=sync, directory=self._dir
-            )
+            new = unique.move(self._keys, journal, check_key(key), old, due_us, sync=sync)
         self._hint.send(now_us)
         return new
 

@@ -233,9 +233,6 @@ class Disk(Protocol):
     def lock(self, fd: int, *, wait: bool) -> bool:
         """Take the exclusive kernel lock of an open file; False when held and not waiting."""
 
-    def share(self, fd: int) -> bool:
-        """Take the shared kernel lock of an open file; False when another holds the exclusive one."""
-
     def unlock(self, fd: int) -> None: ...
     def is_free(self, fd: int) -> bool:
         """Return whether the exclusive lock of an open file is free. Concurrent calls do not disturb each other."""

@@ -52,7 +52,6 @@ from filewheel.firing.settler import Settler
 from filewheel.firing.shares import Bounds
 from filewheel.journal.columns import At
 from filewheel.keys.index import Keys
-from filewheel.keys.lost import Relisted
 from filewheel.laps.store import Store
 from filewheel.laps.window import Budget, check_budget
 from filewheel.message import US_PER_S, Message, MessageId
@@ -133,7 +132,7 @@ class Keeper(Outcomes, Heeding):
             self._fence.check_may_fire(clock.now_us())  # mutant: backup-fires
             self._fence.close()  # other wheels do not stay open while this one waits
             self._keeper_lock.take("keeper", wait=wait, drains=self._know_pauses())
-            self._store = Store(self._dir, Relisted(self._dir))
+            self._store = Store(self._dir)
             self._store.own.fence = self._fence  # also for a keeper that acknowledges and does not claim
             self._head = Head(self._store, budget, self._pauses)
             self._lock = self._store.lock

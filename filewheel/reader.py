@@ -111,13 +111,14 @@ class Reader:
             put = self._finder.find([wanted]).get(wanted)
         else:
             self._check()
-            put = self._keys.find(check_key(key)).put
+            (held,) = self._keys.find([check_key(key)]).values()
+            put = held.put
         return None if put is None else unpack_put(put)
 
     def _holders(self, keys: Sequence[str]) -> list[Message | None]:
         """Return the messages that have these keys."""
         self._check()
-        found = self._keys.find_all(keys)
+        found = self._keys.find(keys)
         return [None if (put := found[key].put) is None else unpack_put(put) for key in keys]
 
     def check_message(

@@ -169,19 +169,11 @@ class _Site:
 
     def write(self, asks: Sequence[unique.Ask]) -> list[MessageId | KeyHeld | Locked]:
         """Write messages as one frame, all or none."""
-        wheel, now_us = self._wheel, self.now_us()
+        wheel = self._wheel
         journal = wheel._writer()
-        made, ticket = unique.put_all(
-            wheel._keys,
-            journal,
-            asks,
-            now_us=now_us,
-            path=wheel.path,
-            durable=self._sync == "always",
-            all_or_none=True,
-        )
+        made, ticket = unique.put_all(wheel._keys, journal, asks, all_or_none=True)
         if ticket is None:
             return made
         copies = journal.wait_durable(ticket, self._sync)
-        wheel._hint.send(now_us)
+        wheel._hint.send(self.now_us())
         return [receipt(one, copies) if isinstance(one, MessageId) else one for one in made]

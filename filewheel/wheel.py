@@ -34,8 +34,6 @@ from filewheel.format.settings import PAYLOAD_BYTES_MAX_DEFAULT, SLOTS_DEFAULT, 
 from filewheel.journal.columns import At, Delay, Headers, dues_of, keyed_middles_of, middles_of
 from filewheel.journal.journal import Journal
 from filewheel.keys import unique
-from filewheel.keys.group_commit import GroupCommit
-from filewheel.keys.lost import Relisted
 from filewheel.laps.tidy import Tidier, is_untidy, tidy
 from filewheel.message import DUE_END_US, ID_END, KEY, Message, MessageId, due_of, receipt
 from filewheel.native.compiled import due_at, size_of
@@ -104,8 +102,7 @@ class Wheel(ScheduleChanges):
         self.on_flush: Callable[[int], None] | None = None
         """Called with the microseconds of each flush, if set before the first enqueue. It must not raise."""
         self._opening = threading.RLock()
-        self._group = GroupCommit(self._keys, self._dir.path)
-        self._tidier = Tidier(self._dir, Relisted)
+        self._tidier = Tidier(self._dir)
         self._tails: dict[str, bytes] = {}
         """topic → the packed bytes between time and payload of a message without headers"""
         self._hint = HintSender(self._dir.disk)
@@ -218,7 +215,7 @@ class Wheel(ScheduleChanges):
             if self._journal is not None:
                 self._journal.close()
                 if is_untidy(self._dir):
-                    tidy(self._dir, Relisted)
+                    tidy(self._dir)
         finally:
             self._finder.forget()
             self._hint.close()
@@ -260,7 +257,6 @@ class Wheel(ScheduleChanges):
                     if self.on_flush is not None:
                         check_function("on_flush", self.on_flush)
                     journal.appender.on_flush = self.on_flush
-                    journal.appender.before_flush = self._keys.unflushed.flush
                     self._journal = journal
         now_us = self._clock.now_us()
         if not 0 <= now_us - self._looked_us < LOOK_US:  # mutant: backup-written
@@ -352,7 +348,7 @@ class Wheel(ScheduleChanges):
         rest = pack_middle(now_us, topic, check_headers({**(headers or {}), KEY: key})) + pack_payload(payload)
         ask = unique.Ask(key, on_conflict, due_us, rest)
         journal = self._writer()
-        (made,), ticket = self._group.put(journal, [ask], now_us, durable=sync == "always")
+        (made,), ticket = unique.put_all(self._keys, journal, [ask])
         if not isinstance(made, MessageId):
             raise made
         id_ = made if ticket is None else receipt(made, journal.wait_durable(ticket, sync))
@@ -398,7 +394,7 @@ class Wheel(ScheduleChanges):
         if keys is not None or on_conflict != "reject":
             unique.check_policy(on_conflict)
             middles = keyed_middles_of(now_us, topic, headers, keys or (), count)
-            return self._enqueue_keyed(dues, middles, bodies, keys or (), on_conflict, now_us, sync)
+            return self._enqueue_keyed(dues, middles, bodies, keys or (), on_conflict, sync)
         middle = middles_of(now_us, topic, headers, count)
         made = journal.put_many(dues, middle, bodies, size_bytes=size, sync=sync)
         if made and due_of(made.least) < now_us + HINT_AHEAD_US:
@@ -412,18 +408,18 @@ class Wheel(ScheduleChanges):
         bodies: Sequence[bytes],
         keys: Sequence[str | None],
         on_conflict: str,
-        now_us: int,
         sync: Sync,
     ) -> Ids:
         """Enqueue many checked messages with keys: all of them, or none."""
         rows = zip(keys, dues, middles, bodies, strict=True)
         asks = [unique.Ask(key, on_conflict, due, middle + pack_payload(body)) for key, due, middle, body in rows]
         journal = self._writer()
-        made, ticket = self._group.put(journal, asks, now_us, durable=sync == "always", all_or_none=True)
+        made, ticket = unique.put_all(self._keys, journal, asks, all_or_none=True)
         ids = [id_ for id_ in made if isinstance(id_, MessageId)]
         if len(ids) < len(made):
             raise unique.refusal_of(asks, made)
         copies = 1 if ticket is None else journal.wait_durable(ticket, sync)
+        now_us = self._clock.now_us()
         if dues and min(dues) < now_us + HINT_AHEAD_US:
             self._hint.send(now_us)
         kept = frozenset(n for n, id_ in enumerate(ids) if id_.kept)
@@ -457,7 +453,7 @@ class Wheel(ScheduleChanges):
             new = [m for m in some if m.id not in known] if known else some  # mutant: added-twice
             try:
                 if new:
-                    unique.add(self._keys, journal, new, now_us=self._clock.now_us(), path=self._dir.path)
+                    unique.add(self._keys, journal, new)
             except DiskError as exc:
                 raise (partly_done(exc, count) if count else exc) from exc.__cause__
             except KeyHeld as exc:

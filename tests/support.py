@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import OsDisk
 from filewheel.env import Clock
-from filewheel.keys.lost import Relisted
 from filewheel.laps.store import Store
 from filewheel.message import US_PER_S
 
@@ -135,7 +134,7 @@ def timed(directory: Directory, clock: Clock) -> Directory:
 
 def ledger_of(directory: Directory) -> Store:
     """Return the ledger that a keeper of this wheel has."""
-    return Store(directory, Relisted(directory))
+    return Store(directory)
 
 
 class MissingNames(OsDisk):

@@ -15,7 +15,6 @@ from filewheel import AsyncWheel, DiskError, Keeper, Scheduler, TooFewCopies, Wh
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.disk import SYSTEM
 from filewheel.journal.copies import RETRY_US
-from filewheel.keys.lost import Relisted
 from filewheel.laps.tidy import Tidier
 from filewheel.replication.promote import promote
 from filewheel.replication.standby import Standby
@@ -98,7 +97,7 @@ def test_a_wheel_for_asyncio_without_its_thread_is_an_error_and_can_be_opened_la
 
 def test_a_segment_that_ends_without_a_thread_to_tidy_is_no_error_and_the_next_tidies(wheel_dir: Path) -> None:
     with Wheel(wheel_dir) as wheel:
-        tidier = Tidier(wheel._dir, Relisted)
+        tidier = Tidier(wheel._dir)
         with no_threads():
             tidier.segment_ended("w", Position(1, 0, 0), False)
         assert tidier._thread is None

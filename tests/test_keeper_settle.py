@@ -14,8 +14,9 @@ import pytest
 from filewheel import AsyncWheel, BadArgument, Damaged, Keeper, Message, NotClaimed, Wheel, WheelFull
 from filewheel.disk.disk import SYSTEM
 from filewheel.format import layout
+from filewheel.format.key_entries import BUCKET_BYTES_MAX
 from filewheel.journal.settlement import Settlement, What
-from filewheel.keys.bucket import BUCKET_BYTES_MAX
+from filewheel.keys.unique import holding
 from filewheel.message import KEY, REASON, MessageId, to_datetime
 from tests.support import START_US, FakeClock, FaultyDisk
 
@@ -186,7 +187,7 @@ def test_a_message_with_a_key_waits_while_another_holds_the_lock_and_is_written_
     other = wheel.enqueue(b"plain")
     keeper.claim()
     before = frames(keeper)
-    with wheel._keys.hold(["k"]):
+    with holding(wheel._keys, ["k"]):
         moved_to = keeper.settle([Settlement(id_, "retried", START_US), Settlement(other)])
         assert frames(keeper) == before + 1  # the plain one
         assert not keeper.holds(id_)
@@ -219,7 +220,7 @@ def test_a_keyed_message_that_was_cancelled_has_no_successor(wheel: Wheel, keepe
     keeper.claim()
     settlement = Settlement(id_, successor=a_message(1, due_us=START_US + 5_000_000, headers={KEY: "k"}))
     if late:
-        with wheel._keys.hold(["k"]):
+        with holding(wheel._keys, ["k"]):
             keeper.settle([settlement])
             wheel.cancel(id_)
         keeper.claim()
@@ -286,8 +287,10 @@ def test_many_settlements_with_keys_share_a_look_and_a_frame(
         wheel.enqueue(b"%d" % n, key=f"k{n}", sync="never")
     batch = list(keeper.claim())
     looks: list[int] = []
-    real = keeper._keys._finder.look
-    monkeypatch.setattr(keeper._keys._finder, "look", lambda ids: looks.append(len(ids)) or real(ids))
+    real = keeper._keys._finder.holders
+    monkeypatch.setattr(
+        keeper._keys._finder, "holders", lambda hashes, dealt: looks.append(len(hashes)) or real(hashes, dealt)
+    )
     before = frames(keeper)
     moved_to = keeper.settle([Settlement(m.id, "retried", START_US + 5_000_000) for m in batch])
     assert frames(keeper) - before == len(looks) < 10
@@ -318,16 +321,16 @@ def test_a_bad_file_of_keys_fails_the_settlements_that_need_it_and_no_others(
     for n in range(9):
         wheel.enqueue(b"%d" % n, key=f"k{n}")
     batch = list(keeper.claim())
-    bad = keeper._keys.bucket_of("k4")
+    bad = keeper._keys.hash_of("k4")[0]
     file = wheel_dir / layout.key_file(bad)
-    kept = file.read_bytes()
+    file.write_bytes(b"")
     os.truncate(file, BUCKET_BYTES_MAX + 1)
     settlements = [Settlement(m.id, "retried", START_US + 5_000_000) for m in batch]
     with pytest.raises(Damaged):
         keeper.settle(settlements)
     held = [m for m in batch if keeper.holds(m.id)]
-    assert [m.payload for m in held] == [b"%d" % n for n in range(9) if keeper._keys.bucket_of(f"k{n}") == bad]
-    file.write_bytes(kept)
+    assert [m.payload for m in held] == [b"%d" % n for n in range(9) if keeper._keys.hash_of(f"k{n}")[0] == bad]
+    file.unlink()
     keeper.settle([s for s in settlements if s.id in {m.id for m in held}])
     assert sorted(m.payload for m in wheel.list()) == [b"%d" % n for n in range(9)]
 

@@ -14,7 +14,7 @@ from filewheel import Closed, Keeper, NotClaimed, Settlement, Wheel
 from filewheel.disk import locks
 from filewheel.firing.reserve import Reserve
 from filewheel.format import layout
-from filewheel.keys.index import Keys, LockedKeys
+from filewheel.keys.unique import holding
 from filewheel.message import US_PER_S
 from tests.support import FakeClock, eventually
 
@@ -56,17 +56,17 @@ def threads() -> Iterator[Threads]:
 
 def before_a_key_is_entered(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """Have something done whenever this thread, or another that settles, is about to lock the key of a settlement."""
-    hold = Keys.hold
+    take_keys = locks.take_keys
     acting = threading.local()
 
-    def holding(self: Keys, keys: Iterable[str], *, wait_s: float = 0) -> LockedKeys:
+    def take(held: locks.Held, hashes: Iterable[bytes], wait_s: float) -> frozenset[int]:
         if not getattr(acting, "is_so", False):
             acting.is_so = True
             act()
             acting.is_so = False
-        return hold(self, keys, wait_s=wait_s)
+        return take_keys(held, hashes, wait_s)
 
-    monkeypatch.setattr(Keys, "hold", holding)
+    monkeypatch.setattr(locks, "take_keys", take)
 
 
 def test_a_claim_beside_a_retry_that_enters_its_key_leaves_that_retry_alone(
@@ -221,7 +221,7 @@ def test_a_keeper_that_cannot_write_what_is_left_when_it_closes_has_closed_all_t
     with Wheel(wheel_dir, clock=clock) as wheel:
         wheel.enqueue(b"x", key="k")
         (message,) = keeper.claim()
-        with wheel._keys.hold(["k"]):
+        with holding(wheel._keys, ["k"]):
             keeper.nack(message)  # another is busy with its key: it is left for later
 
         def fails(self: Reserve, act: Callable[[], None]) -> None:

@@ -15,6 +15,7 @@ from filewheel import Keeper, Locked, MessageId, NotFound, Wheel
 from filewheel.disk import locks
 from filewheel.disk.directory import open_directory
 from filewheel.format import layout
+from filewheel.keys.index import Looked
 from tests.support import FakeClock, eventually, spawn
 
 COUNT = 200
@@ -114,16 +115,14 @@ def test_what_was_cancelled_between_the_look_at_its_key_and_the_frame_is_not_mov
 ) -> None:
     with Wheel(wheel_dir) as wheel, Wheel(wheel_dir) as other:
         id_ = wheel.enqueue(b"x", delay=600, key="k")
-        note = "filewheel.keys.index.LockedKeys.note"
-        from filewheel.keys.index import LockedKeys
+        look = wheel._keys.look
 
-        real = LockedKeys.note
+        def late(names: list[str]) -> Looked:
+            looked = look(names)
+            other.cancel(id_)
+            return looked
 
-        def late(self: LockedKeys, *args: object, durable: bool) -> None:
-            real(self, *args, durable=durable)  # type: ignore[arg-type]
-            assert other.cancel(id_)
-
-        monkeypatch.setattr(note, late)
+        monkeypatch.setattr(wheel._keys, "look", late)
         with pytest.raises(NotFound):
             wheel.reschedule(key="k", delay=5)
         assert list(wheel.list()) == []

@@ -26,16 +26,17 @@ KINDS: dict[str, Callable[[Path], object]] = {
 
 
 def make(path: Path) -> list[MessageId]:
-    """Make keys of both kinds: in the file of recent entries, and in buckets."""
+    """Make messages with keys, and deal them."""
     with Wheel(path) as wheel:
         ids = list(wheel.enqueue_many([b"x"] * len(KEYS), delay=600, keys=KEYS))
         ids.append(wheel.enqueue(b"x", delay=600, key="single"))
         wheel.cancel(wheel.enqueue(b"x", delay=600))
+    Keeper(path).close()
     return ids
 
 
 def place_of(path: Path, name: str) -> Path:
-    return next((path / "keys").glob("[0-9a-f]?" + name), path / name) if name[0] == "." else path / name
+    return next((path / "keys").glob("[0-9a-f]*" + name), path / name) if name[0] == "." else path / name
 
 
 def put(place: Path, kind: str) -> None:
@@ -50,7 +51,7 @@ def put(place: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "name",
-    ["keys/recent.keys", "keys/all.lock", ".keys", ".lock", "ids/0.lock", "checkpoint", "checkpoint.tmp", "roster.lock",
+    ["keys/recent.keys", "keys/f.lock", ".keys", ".lock", "ids/0.lock", "checkpoint", "checkpoint.tmp", "roster.lock",
      "promote.lock", "keys", "ids"],
 )  # fmt: skip
 def test_what_has_the_place_of_a_needed_file_is_damage_and_a_repair_puts_it_aside(
@@ -97,14 +98,14 @@ def test_what_has_the_place_of_the_lock_of_the_keeper_is_damage_and_is_removed_b
 def test_a_second_pipe_in_one_place_is_put_aside_beside_the_first(wheel_dir: Path) -> None:
     make(wheel_dir)
     for _ in range(2):
-        put(wheel_dir / layout.KEYS_LOCK, "pipe")
+        put(wheel_dir / layout.key_lock(0), "pipe")
         repair(open_directory(wheel_dir, write=True))
     assert len(list((wheel_dir / "quarantine").glob("*.aside*"))) == 2
 
 
 @pytest.mark.damages
 @pytest.mark.parametrize("ends", ["--once", "--until-empty"])
-@pytest.mark.parametrize("name", ["keys/recent.keys", "keys/all.lock"])
+@pytest.mark.parametrize("name", ["keys/recent.keys", "keys"])
 def test_a_retry_that_cannot_be_written_stays_claimed_and_the_messages_behind_it_fire(
     wheel_dir: Path, name: str, ends: str
 ) -> None:
@@ -146,8 +147,8 @@ def test_what_has_the_place_of_a_lap_is_damage_to_all_that_look(wheel_dir: Path,
 def test_one_file_of_keys_that_is_a_pipe_fails_no_other_settlement_of_a_call(wheel_dir: Path) -> None:
     with Wheel(wheel_dir) as wheel:
         wheel.enqueue(b"a", key="a")
-        bucket = wheel._keys.bucket_of("a")
-        wheel.enqueue(b"b", key=next(key for key in KEYS if wheel._keys.bucket_of(key) != bucket))
+        bucket = wheel._keys.hash_of("a")[0]
+        wheel.enqueue(b"b", key=next(key for key in KEYS if wheel._keys.hash_of(key)[0] != bucket))
         bad = layout.key_file(bucket)
     put(wheel_dir / bad, "pipe")
     with Keeper(wheel_dir) as keeper:
@@ -161,7 +162,8 @@ def test_one_file_of_keys_that_is_a_pipe_fails_no_other_settlement_of_a_call(whe
 @pytest.mark.damages
 def test_a_key_that_two_living_messages_have_is_a_note_until_one_is_cancelled(wheel_dir: Path) -> None:
     ids = make(wheel_dir)
-    (wheel_dir / layout.key_file(layout.KEY_RECENT)).write_bytes(b"")
+    for file in (wheel_dir / layout.KEYS).glob("*.keys"):
+        file.unlink()
     with Wheel(wheel_dir) as wheel:
         other = wheel.enqueue(b"y", delay=600, key="k1")
     both = ", ".join(map(str, sorted([ids[1], other])))

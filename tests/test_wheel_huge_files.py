@@ -29,7 +29,7 @@ NAMES = [
     layout.REPEATS,
     "retained/AAAAAAAA-000001.log", "journal/AAAAAAAA-000001.log", "journal/.AAAAAAAA-000001.tmp", "OWN SEGMENT",
     f"laps/{LAP + 5}.lap", f"laps/{LAP}/{LAP * 900 + 10}.slot", "NAMED LAP", "KEYS", "KEYS LOCK", "KEYS TMP",
-    layout.key_file(layout.KEY_RECENT), layout.key_tmp(layout.KEY_RECENT), layout.KEYS_LOCK,
+    layout.key_file(layout.KEY_RECENT), layout.key_tmp(layout.KEY_RECENT),
     "quarantine/x.json", "quarantine/x.bin",
 ]  # fmt: skip
 
@@ -67,9 +67,10 @@ def make(path: Path) -> None:
     make_set(path, path.with_name("backup"))
     with Wheel(path, clock=StillClock()) as wheel:
         wheel.enqueue(b"far", at=NOW_S + 86_400)
+        wheel.enqueue(b"good", key="k", at=LATER)
     Keeper(path, background=False, clock=StillClock()).close()
     with Wheel(path, clock=StillClock()) as wheel:
-        wheel.enqueue(b"good", key="k", at=LATER)
+        wheel.enqueue(b"undealt", at=LATER)
 
 
 def place_of(path: Path, name: str) -> Path:
@@ -79,7 +80,7 @@ def place_of(path: Path, name: str) -> Path:
         "OWN SEGMENT": next((path / "journal").glob("*.log")),
         "NAMED LAP": next((path / "laps").glob("*.lap")),
         "KEYS": path / layout.key_file(int(bucket, 16)),
-        "KEYS LOCK": path / layout.key_lock(int(bucket, 16)),
+        "KEYS LOCK": path / layout.key_lock(int(bucket[0], 16)),
         "KEYS TMP": path / layout.key_tmp(int(bucket, 16)),
     }.get(name, path / name)
 

@@ -138,14 +138,7 @@ class BatchingWheel(Wheel):
             for p in map(puts.__getitem__, group)
         ]
         try:
-            made, ticket = unique.put_all(
-                self._keys,
-                journal,
-                asks,
-                now_us=self._clock.now_us(),
-                path=self._dir.path,
-                durable=puts[group[0]].sync == "always",
-            )
+            made, ticket = unique.put_all(self._keys, journal, asks)
             copies = 1 if ticket is None else journal.wait_durable(ticket, sync)
         except Exception as exc:
             _tell_all(exc, group, results)

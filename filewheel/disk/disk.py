@@ -315,18 +315,12 @@ class OsDisk:
     # -- locks ---------------------------------------------------------------------------------------------
 
     def lock(self, fd: int, *, wait: bool) -> bool:
-        return self._lock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def share(self, fd: int) -> bool:
-        return self._lock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-
-    def _lock(self, fd: int, how: int) -> bool:
         taken = False
         try:
             # Before the lock is taken: a child forked during the wait would inherit the lock with its copy.
             forks.keep_from_children(fd)
             self._locked.add(fd)
-            fcntl.flock(fd, how)
+            fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             taken = True
         except BlockingIOError:
             pass  # another open file has it

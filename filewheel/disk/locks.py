@@ -1,4 +1,4 @@
-"""Short kernel locks: those of the keys' buckets, and those of the ids that move or end.
+"""Short kernel locks: those of unique keys that are taken, and those of ids that move or end.
 
 A waiting call polls: a wait in the kernel has no time-out, and the holder may be stopped. The first use makes the
 file of a lock; it is never removed.
@@ -62,17 +62,14 @@ class Held:
     ) -> None:
         self.close()
 
-    def take(self, name: str, wait_s: float, *, shared: bool = False) -> bool:
-        """Take the lock of a file; return False when it stays held for longer than `wait_s`.
-
-        With `shared`, take it shared. Raises DiskError.
-        """
+    def take(self, name: str, wait_s: float) -> bool:
+        """Take the lock of a file; return False when it stays held for longer than `wait_s`. Raises DiskError."""
         disk = self._disk
         try:
             self._files.append((open_made(disk, name), name))
             fd = self._files[-1][0]
             waited_s, pause_s = 0.0, _PAUSE_S
-            while not (disk.share(fd) if shared else disk.lock(fd, wait=False)):  # mutant: id-unlocked key-unlocked
+            while not disk.lock(fd, wait=False):  # mutant: id-unlocked key-unlocked
                 if waited_s >= wait_s:
                     del self._files[-1]
                     disk.close(fd)
@@ -109,6 +106,19 @@ class Held:
             if exc.errno != errno.EBADF:
                 raise
             return False
+
+
+def number_of(hash_: bytes) -> int:
+    """Return the number of the lock of a key, by its hash."""
+    return hash_[0] * layout.KEY_LOCKS >> 8
+
+
+def take_keys(held: Held, hashes: Iterable[bytes], wait_s: float) -> frozenset[int]:
+    """Take the locks of keys, by their hashes; return the numbers of those held by others: decide nothing about them.
+
+    Cost: about 10 µs for each of at most 16 locks. Raises DiskError.
+    """
+    return frozenset(n for n in sorted({number_of(h) for h in hashes}) if not held.take(layout.key_lock(n), wait_s))
 
 
 def bucket_of(id_: bytes) -> int:

@@ -21,6 +21,7 @@ from filewheel.errors import FULL, Damaged, DiskError, FilewheelError, disk_erro
 from filewheel.firing.old_dead import OldDead
 from filewheel.firing.reserve import Reserve
 from filewheel.keys.index import Keys
+from filewheel.keys.upkeep import Upkeep
 from filewheel.laps.deal import (
     CHUNK_BYTES,
     OPEN_AHEAD_S,
@@ -67,7 +68,7 @@ class Housekeeper:
     ) -> None:
         """`check` raises if another process may deal. `look` is called in its thread, first and after each step."""
         self._store = store
-        self._keys = keys
+        self._keys = Upkeep(keys)
         self._finished = finished
         self._disk = store.disk
         self._clock = store.clock
@@ -185,7 +186,8 @@ class Housekeeper:
 
     def _tidy_keys(self, now: int) -> None:
         """Compact the index of keys where it has grown, a part of it at a time."""
-        if now - self._keys_tidied_us < TIDY_KEYS_US:
+        # A message in a missing file is not pending now, and may be again.
+        if now - self._keys_tidied_us < TIDY_KEYS_US or self._store.missing:
             return
         self._keys_tidied_us = now
         try:
@@ -242,9 +244,9 @@ class Housekeeper:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             done = Deal(self._store, spread=True, finished=self._finished).run()
             self._dealt_us = now
-            self._behind = self.much_is_undealt and not done.held
-            if done.held or (done.left_segments and not self._behind):
-                self._retry_us = now + RETRY_US  # the cause may be something that could not be dealt, or removed
+            self._behind = self.much_is_undealt
+            if done.left_segments and not self._behind:
+                self._retry_us = now + RETRY_US  # the cause may be something that could not be removed
         except (OSError, DiskError) as exc:
             if exc.errno not in FULL:
                 raise

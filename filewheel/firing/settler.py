@@ -1,10 +1,9 @@
 """The settler: it writes the outcomes of claimed messages to the keeper's own journal.
 
-A settlement that puts a message with a unique key needs the lock of that key, to enter the new id before the frame is
-written (rules U1 and U2). One that moves a message needs the lock of its id, so that it is not moved or cancelled twice
+A settlement that puts a message with a unique key needs the lock of that key, so that no other message takes it (rule
+U1). One that moves a message needs the lock of its id, so that it is not moved or cancelled twice
 (V1). A keeper never waits for a lock that a producer holds, because a producer may have been stopped. Such a settlement
-is tried again later, and its message stays claimed. Many are written under their locks together: one lookup, one flush
-of the index, one frame.
+is tried again later, and its message stays claimed. Many are written under their locks together: one lookup, one frame.
 
 Several threads settle at once. A settlement that needs locks is tried by one thread at a time: first its own, then any
 that claims if that one could not write it. They take the locks of ids in turn, so none is delayed by the locks of
@@ -25,15 +24,13 @@ from filewheel.firing.head import Head
 from filewheel.firing.reserve import Reserve, fires_again
 from filewheel.format.record import CANCELLED, ID, key_of, pack_drop
 from filewheel.journal.settlement import Records, Settlement, records_of
-from filewheel.keys.index import Keys, LockedKeys
+from filewheel.keys.index import Keys
 from filewheel.laps.store import Store
 from filewheel.message import KEY, Message, MessageId
 from filewheel.runs.history import History
 
 FRAME_BYTES = 4 << 20
 """A frame of settlements ends when it has so many bytes."""
-BUCKETS_AT_ONCE = 64
-"""How many buckets of keys are locked together, with a file open for each."""
 
 
 class Settler:
@@ -174,22 +171,14 @@ class Settler:
             entered = {id_: [key for key, _ in self._records_of(*self.later[id_]).enters] for id_ in ids}
             own = {id_: key_of(self._head.claims[id_]) for id_ in ids}
         contended = {id_: {key for key in (*entered[id_], own[id_]) if key is not None} for id_ in ids}
-        bucket_of = self._keys.bucket_of
-        left = sorted(ids, key=lambda id_: min(map(bucket_of, contended[id_]), default=0))
+        left = list(ids)
         while left:
             ids, left = left, []
             now: list[bytes] = []
             keys: set[str] = set()
-            buckets: set[int] = set()
             for id_ in ids:
-                more = buckets.union(map(bucket_of, entered[id_]))
-                # Those that contend for a key go into separate rounds. Each lock of a round is an open file.
-                # mutant: keys-at-once
-                if keys.isdisjoint(contended[id_]) and (len(more) <= BUCKETS_AT_ONCE or not now):
-                    now.append(id_)
-                    buckets = more
-                else:
-                    left.append(id_)
+                # Those that contend for a key go into separate rounds.
+                (now if keys.isdisjoint(contended[id_]) else left).append(id_)  # mutant: keys-at-once
                 keys |= contended[id_]
             try:
                 cancelled += self._settle_at_once({id_: entered[id_] for id_ in now})
@@ -215,34 +204,38 @@ class Settler:
 
     def _settle_at_once(self, entered: Mapping[bytes, Sequence[str]]) -> list[bytes]:
         """Write settlements that do not contend, by the keys that each enters; return as `_settle_locking` does."""
-        # mutant: key-waited-for
-        with self._keys.hold({key for some in entered.values() for key in some}, wait_s=0) as hold:
-            free = [id_ for id_, some in entered.items() if hold.busy.isdisjoint(some)]  # mutant: key-busy-ignored
-            keys = [key for id_ in free for key in entered[id_]]
-            # mutant: key-drop-unflushed-retry key-busy-ignored.2
-            holders = {key: held.id for key, held in hold.look_all(keys, self._clock.now_us()).items()}
-            self._enter(free, hold)  # mutant: key-retry-unlisted key-busy-ignored.3
+        keys, number_of = self._keys, locks.number_of
+        hashes = {key: keys.hash_of(key) for some in entered.values() for key in some}
+        with locks.Held(self._store.dir) as key_locks:
+            # mutant: key-waited-for
+            busy = self._take(key_locks, lambda: locks.take_keys(key_locks, hashes.values(), 0))
+            # mutant: key-busy-ignored
+            free = [i for i, some in entered.items() if busy.isdisjoint(number_of(hashes[key]) for key in some)]
+            looked = keys.look([key for id_ in free for key in entered[id_]])
+            holders = {key: holder.id for key, holder in looked.holders.items()}
+            keys.flush_drops(looked, self._store.own)  # mutant: key-drop-unflushed-retry
             # Each thread lock stands in a `with` itself: Ctrl-C in a generator or an ExitStack leaves it held for ever.
             with self._alone, locks.Held(self._store.dir) as held:  # mutant: id-own-threads
-                busy = self._take_ids(free, held)
+                # mutant: id-retry-unlocked id-waited-for
+                busy = self._take(held, lambda: locks.take_ids(held, free, 0))
                 with self._lock:  # mutant: settle-lock-kept
                     self._ingest()  # reads the moves and cancels that others wrote before these locks were taken
                     # mutant: id-busy-ignored
                     return self._write_locked([i for i in free if locks.bucket_of(i) not in busy], holders)
 
-    def _take_ids(self, ids: Sequence[bytes], held: locks.Held) -> frozenset[int]:
-        """Take the locks of ids; return the buckets that another process has.
+    def _take(self, held: locks.Held, take: Callable[[], frozenset[int]]) -> frozenset[int]:
+        """Take locks; return the numbers of those that another process has.
 
         The first use of a lock makes its file, which on a full disk takes the room of the ballast.
         """
         busy: frozenset[int] = frozenset()
 
-        def take() -> None:
+        def anew() -> None:
             nonlocal busy
             held.close()  # those of a try that found the disk full
-            busy = locks.take_ids(held, ids, 0)  # mutant: id-retry-unlocked id-waited-for
+            busy = take()
 
-        self._reserve.spend(take)
+        self._reserve.spend(anew)
         return busy
 
     @property
@@ -250,13 +243,6 @@ class Settler:
         """The lock that excludes other threads of this keeper, for a `with`, while a frame is written."""
         # A signal handler inside a call of this keeper does not wait: the holder may be waiting for this very thread.
         return self._lock if self._lock._is_owned() else self.moving  # type: ignore[attr-defined]
-
-    def _enter(self, ids: Sequence[bytes], hold: LockedKeys) -> None:
-        """Enter the keys of messages that are about to be written."""
-        with self._lock:
-            enters = [pair for id_ in ids for pair in self._records_of(*self.later[id_]).enters]
-        if enters:
-            self._reserve.spend(lambda: hold.note(enters, self._store.own))
 
     def _write_locked(self, ids: Sequence[bytes], holders: Mapping[str, bytes | None]) -> list[bytes]:
         """Write settlements whose locks are all held, in frames of bounded size."""

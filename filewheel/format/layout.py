@@ -17,8 +17,8 @@ No other module makes or parses a name.
       journal/<writer>-<n>.log         one writer's enqueues, cancels, acknowledgements
       laps/<lap>-<deal>.lap            a far or long past lap: one file
       laps/<lap>/<second>-<deal>.slot  a near lap: one file for each second with records
-      keys/<bb>.keys  keys/<bb>.lock   which ids may hold a unique key; made on first use
-      keys/recent.keys  keys/all.lock  recent entries of batches; a batch locks exclusively, other calls shared
+      keys/<bb>.keys                   which dealt messages may hold a unique key; written by deals
+      keys/<b>.lock                    held while a message takes such a key; made on first use
       ids/<b>.lock                     held while a message with such an id is moved or cancelled; made on first use
       roster.json  roster.lock         the wheels with the same messages; only in a set
       promote.lock                     held by a promotion of the set
@@ -90,8 +90,8 @@ DEAL_END = 1 << 62
 HISTORY_END = 10**12
 KEY_BUCKETS = 256
 KEY_RECENT = KEY_BUCKETS
-"""In place of a bucket: the file of recent entries, with keys of all buckets."""
-KEYS_LOCK = "keys/all.lock"
+"""In place of a bucket: a file of filewheel 0.2, with keys of all buckets."""
+KEY_LOCKS = 16
 ID_BUCKETS = 16
 
 _WRITER = "[0-9A-HJKMNP-TV-Z]{8}"
@@ -107,7 +107,7 @@ _KILL = re.compile(
     r"([0-7][0-9A-HJKMNP-TV-Z]{25})-([0-9a-f]{16})-[0-9a-f]{8}"
     r"\.(cancel|retry|bury|killed|cancelled|ended|waiting|other|thread|program)"
 )
-_KEY_SPARE = re.compile(r"([0-9a-f]{2}|all)\.lock|\.([0-9a-f]{2}|recent)\.tmp")
+_KEY_SPARE = re.compile(r"([0-9a-f]{1,2}|all)\.lock|\.([0-9a-f]{2}|recent)\.tmp")
 
 
 def segment(writer: str, n: int) -> str:
@@ -180,7 +180,7 @@ def parse_slot(last: str) -> tuple[int, int] | None:
 
 @functools.cache
 def key_file(bucket: int) -> str:
-    """Name the file of the keys whose hash begins with this byte, or the file of recent entries."""
+    """Name the file of the keys whose hash begins with this byte, or the file of an older version."""
     return f"{KEYS}/{_key_name(bucket)}.keys"
 
 
@@ -189,9 +189,9 @@ def _key_name(bucket: int) -> str:
 
 
 @functools.cache
-def key_lock(bucket: int) -> str:
-    """Name the file whose lock guards these keys."""
-    return f"{KEYS}/{bucket:02x}.lock"
+def key_lock(number: int) -> str:
+    """Name the file whose lock is held while a message takes one of these keys."""
+    return f"{KEYS}/{number:x}.lock"
 
 
 def key_tmp(bucket: int) -> str:

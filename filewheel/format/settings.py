@@ -6,6 +6,7 @@ Invariant: `parse_settings` returns only settings that `create_directory` could 
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict, dataclass, field
 
 from filewheel.checks import shown
@@ -53,6 +54,10 @@ class Settings:
     def seed(self, name: str) -> int:
         """Return the start value of this file's checksums."""
         return layout.seed(self.salt_bytes, name)
+
+    def key_hash(self, key: str) -> bytes:
+        """Return the hash by which the index knows a unique key. Cost: 1 µs."""
+        return hashlib.blake2b(key.encode(), digest_size=16, key=self.salt_bytes).digest()
 
     def lap_of(self, second: int) -> int:
         """Return the lap of a second."""

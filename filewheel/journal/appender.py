@@ -89,8 +89,6 @@ class Appender:
         self._closed = False
         self.copies: Copying | None = None
         """Writes the frames to other wheels too. Set with the lock held."""
-        self.before_flush: Callable[[], None] | None = None
-        """Called before each flush: makes durable what must be durable before the frames are."""
         self.on_segment_end: Callable[[str, Position, bool], None] | None = None
         """Called with (writer, end of its segment, whether the writer ends too), with the lock held."""
         self.on_flush: Callable[[int], None] | None = None
@@ -430,8 +428,6 @@ class Appender:
 
     def _flush_all(self, segment: Segment, ticket: int) -> None:
         """Flush a segment, and its frames on other wheels, side by side. Raises OSError when the segment's failed."""
-        if self.before_flush is not None:
-            self.before_flush()  # mutant: key-flushed-alone
         copies = self.copies
         if copies is not None:
             copies.begin(ticket)

@@ -100,7 +100,7 @@ class Tail:
         self.flushed = covered
         """Everything below is known to be durable."""
         self.synced = 0
-        """The last frame that a later frame or a seal calls durable: its keys are durable in the index too."""
+        """The last frame that a later frame or a seal calls durable."""
         self._judge = Judge()
         self._looked = (0, 0)
         """Up to here (segment, offset), no frame proves that the missing ones had been durable."""

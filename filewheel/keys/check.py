@@ -1,26 +1,24 @@
-"""Checks of the index of unique keys, for `verify` and `repair`.
+"""Checks of the index of unique keys, for `verify`.
 
-They find bytes that are no entry, and pending messages that the index does not list: another message could take their
-key. `repair` lists those. They also find keys that two pending messages have, because a lost or emptied index let the
-second take it: neither message is damaged, so `verify` names both and a person decides.
+They find bytes that are no entry, and pending messages in slot and lap files that the index does not list: another
+message could take their key. `repair` lists those. They also find keys that two pending messages have, because a lost
+or emptied index let the second take it: neither message is damaged, so `verify` names both and a person decides.
 
-The index is read one bucket at a time, and the wheel is searched only for messages that are not listed or are listed
-together: most of them ended. Memory: one batch, the recent entries, one bucket, and the findings.
-Invariant: each message found is pending in one snapshot, is no dead letter, and has the key in its header; its index
-entry is written before the message.
+The index is read one file at a time, and the wheel is searched only for messages that are not listed or are listed
+together: most of them ended. Memory: one batch, the undealt keys, one file, and the findings.
+Invariant: each message found is pending in one snapshot, is no dead letter, and has the key in its header.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile, is_unreadable
 from filewheel.errors import Damaged, DiskError
 from filewheel.format import layout
+from filewheel.format.key_entries import Unreadable, entries
 from filewheel.format.record import key_of
-from filewheel.keys.bucket import KeyEntry, Unreadable, entries, read_bucket
-from filewheel.keys.files import KeyFiles, most_of
 from filewheel.keys.index import Keys
 from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
 from filewheel.message import KEY, Message, MessageId
@@ -29,23 +27,19 @@ Ids = dict[bytes, set[bytes]]
 """Hash of a key → the ids that may have it."""
 
 
-def living_twice(directory: Directory, unlisted: Mapping[bytes, str]) -> dict[str, list[bytes]]:
-    """Return key → ids for each key of several living messages; `unlisted` adds id → key to the index.
+def living_twice(directory: Directory, beside: Ids) -> dict[str, list[bytes]]:
+    """Return key → ids for each key of several living messages; `beside` adds ids that the files do not list.
 
     Raises OSError, DiskError. An unreadable file is skipped: another check reports it.
     """
-    files = KeyFiles(directory)
-    recent = _ids_in(files, layout.KEY_RECENT)  # first: entries move from it to the buckets
-    for id_, key in unlisted.items():
-        recent.setdefault(files.hash_of(key), set()).add(id_)
-    beside: dict[int, list[bytes]] = {}
-    for hash_ in recent:
-        beside.setdefault(hash_[0], []).append(hash_)
+    keys = Keys(directory)
+    for hash_, id_ in _pairs_in(keys, layout.KEY_RECENT) or ():
+        beside.setdefault(hash_, set()).add(id_)
     suspects: set[bytes] = set()
     for bucket in range(layout.KEY_BUCKETS):
-        found = _ids_in(files, bucket)
-        for hash_ in beside.get(bucket, ()):
-            found.setdefault(hash_, set()).update(recent[hash_])
+        found: Ids = {hash_: set(ids) for hash_, ids in beside.items() if hash_[0] == bucket}
+        for hash_, id_ in _pairs_in(keys, bucket) or ():
+            found.setdefault(hash_, set()).add(id_)
         for ids in found.values():
             if len(ids) > 1:  # mutant: key-twice-unsaid
                 suspects |= ids
@@ -60,20 +54,16 @@ def living_twice(directory: Directory, unlisted: Mapping[bytes, str]) -> dict[st
     return {key: sorted(ids) for key, ids in by_key.items() if len(ids) > 1}
 
 
-def _ids_in(files: KeyFiles, bucket: int) -> Ids:
-    found: Ids = {}
+def _pairs_in(keys: Keys, bucket: int) -> set[tuple[bytes, bytes]] | None:
+    """Return the (hash, id) that a file has; None when it cannot be read."""
     try:
-        data = files.read(bucket)
+        return {(e.hash, e.id) for e in keys.entries(bucket)}
     except Damaged:
-        return found
+        return None  # too long: another check reports it, and `repair` makes the whole file again
     except DiskError as exc:
         if not isinstance(exc.__cause__, OSError) or not is_unreadable(exc.__cause__):
             raise
-        return found
-    for entry in entries(data, files.seed(bucket)):
-        if isinstance(entry, KeyEntry):
-            found.setdefault(entry.hash, set()).add(entry.id)
-    return found
+        return None  # another check reports it; no key of it can be taken
 
 
 _BATCH = 50_000
@@ -83,32 +73,26 @@ Add = Callable[[str, str, int, int, str, str], None]
 
 
 class Unlisted:
-    """Collects messages with a key, and finds those that are not listed."""
+    """Collects messages that have a key, and finds those that are in a slot or lap file and not listed (U2)."""
 
-    def __init__(self, directory: Directory, *, with_recent: bool = True) -> None:
-        """Without `with_recent`, only the entries in the buckets count."""
+    def __init__(self, directory: Directory) -> None:
         self._dir = directory
         self._keys = Keys(directory)
-        self._with_recent = with_recent
         self._batch: dict[int, dict[bytes, tuple[bytes, str]]] = {}
         """bucket → id → (hash, key)."""
         self._size = 0
         self._found: dict[bytes, str] = {}
-        self._lost = self._lost_ids()  # first: a message dealt after this is listed before the search
+        self.beside: Ids = {}
+        """Those that no file has to list, or that none lists."""
 
-    def _lost_ids(self) -> frozenset[bytes]:
-        """Return the ids in journals whose index entries a power cut removed."""
-        try:
-            return frozenset(id_ for ids in self._keys.lost().values() for id_ in ids)
-        except DiskError as exc:
-            if not isinstance(exc.__cause__, OSError) or not is_unreadable(exc.__cause__):
-                raise
-            return frozenset()  # another check reports it
-
-    def add(self, message: Message) -> None:
-        """Add a message; most have no key."""
+    def add(self, message: Message, *, is_undealt: bool) -> None:
+        """Add a message; most have no key. An undealt one lists itself."""
         key = message.headers.get(KEY)
-        if key is not None and message.id < DEAD_FLOOR:
+        if key is None or message.id >= DEAD_FLOOR:
+            return
+        if is_undealt:
+            self.beside.setdefault(self._keys.hash_of(key), set()).add(bytes(message.id))
+        else:
             hash_ = self._keys.hash_of(key)
             self._batch.setdefault(hash_[0], {})[bytes(message.id)] = (hash_, key)
             self._size += 1
@@ -127,33 +111,20 @@ class Unlisted:
     def _ask(self) -> None:
         suspects: dict[bytes, str] = {}
         batch, self._batch, self._size = self._batch, {}, 0
-        # Before the buckets: entries move from it to them (U7).  # mutant: unlisted-recent-last
-        recent = self._entries_of(layout.KEY_RECENT) if batch and self._with_recent else set()
-        for bucket, some in batch.items():  # mutant: unlisted-recent-last.2
-            listed = None if recent is None else self._entries_of(bucket)
+        recent = _pairs_in(self._keys, layout.KEY_RECENT) if batch else set()  # first: it goes to the others
+        for bucket, some in batch.items():
+            listed = None if recent is None else _pairs_in(self._keys, bucket)
             if recent is None or listed is None:
                 continue
             for id_, (hash_, key) in some.items():
                 if (hash_, id_) not in listed and (hash_, id_) not in recent:  # mutant: unlisted-unseen
                     suspects[id_] = key
-        suspects = {id_: key for id_, key in suspects.items() if id_ not in self._lost}  # mutant: key-lost-is-damage
         if suspects:
             with Snapshot(self._dir) as snapshot:
                 living = snapshot.find(suspects)
-            self._found.update((i, key) for i, key in suspects.items() if i in living)
-
-    def _entries_of(self, bucket: int) -> set[tuple[bytes, bytes]] | None:
-        """Return the (hash, id) that a file has; None when it cannot be read."""
-        try:
-            data = self._keys.read(bucket)
-        except Damaged:
-            return None  # too long: another check reports it, and `repair` makes the whole file again
-        except DiskError as exc:
-            if not isinstance(exc.__cause__, OSError) or not is_unreadable(exc.__cause__):
-                raise
-            return None  # another check reports it; no key of it can be taken
-        seed = self._dir.seed(layout.key_file(bucket))
-        return {(e.hash, e.id) for e in entries(data, seed) if isinstance(e, KeyEntry)}
+            for id_ in living:
+                self._found[id_] = suspects[id_]
+                self.beside.setdefault(self._keys.hash_of(suspects[id_]), set()).add(id_)
 
 
 def check_keys(directory: Directory, unlisted: Unlisted | None, add: Add) -> None:
@@ -170,7 +141,7 @@ def check_keys(directory: Directory, unlisted: Unlisted | None, add: Add) -> Non
         what = f"{count} living messages are not listed under their unique keys, which may be taken twice"
         add("damage", name, 0, 0, what, "filewheel repair")
     if unlisted is not None:
-        for key, ids in sorted(living_twice(directory, unlisted.found()).items()):
+        for key, ids in sorted(living_twice(directory, unlisted.beside).items()):
             what = f"the key {key!r} is that of {len(ids)} living messages: {', '.join(str(MessageId(i)) for i in ids)}"
             add("note", layout.KEYS, 0, 0, what, "cancel all of them but one, by id")
     try:
@@ -189,21 +160,18 @@ def check_keys(directory: Directory, unlisted: Unlisted | None, add: Add) -> Non
 
 
 def _check_file(directory: Directory, bucket: int, add: Add) -> None:
-    disk, name = directory.disk, layout.key_file(bucket)
+    name = layout.key_file(bucket)
     try:
-        fd = disk.open(name, "r")
-    except (FileNotFoundError, ForeignFile):
-        return  # tools/places.py reports the latter
-    except OSError as exc:
-        add("damage", name, 0, 0, unreadable(exc), "")
-        return
-    try:
-        data = read_bucket(disk, fd, directory.place(name), most_of(bucket))
+        data = Keys(directory).read(bucket)
     except Damaged as exc:
         add("damage", name, 0, 0, exc.what, exc.hint or "")
         return
-    finally:
-        disk.close(fd)
+    except DiskError as exc:
+        if not isinstance(exc.__cause__, OSError):
+            raise
+        if not isinstance(exc.__cause__, ForeignFile):  # tools/places.py reports those
+            add("damage", name, 0, 0, unreadable(exc.__cause__), "")
+        return
     for item in entries(data, directory.seed(name)):
         if isinstance(item, Unreadable):
             # A torn entry looks the same. It matters only when a living message is not listed, which is reported.

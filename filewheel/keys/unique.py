@@ -1,9 +1,9 @@
 """Enqueueing and moving messages with a unique key, so that at most one pending message has the key.
 
-Each function holds the locks of the keys' buckets from its lookup to its frame (U1), and releases them before it waits
-for the flush of the frame. The drop of the replaced message and the put of the new one are one frame: a crash leaves
-one of the two. Many messages are written together: one lookup, one flush of the index, one frame.
-Invariant: only these functions, `Wheel.add` and the keeper write a put with a key, each under the lock.
+Each function holds the locks of the keys from its look to its frame (U1), and releases them before it waits for the
+flush of the frame. The drop of the replaced message and the put of the new one are one frame: a crash leaves one of
+the two. Many messages are written together: one look, one frame.
+Invariant: only these functions and the keeper write a put with a key, each under the lock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from filewheel.checks import shown
 from filewheel.disk import locks
-from filewheel.disk.directory import Directory
+from filewheel.disk.threads import one_call
 from filewheel.errors import BadArgument, DiskError, FilewheelError, KeyHeld, Locked, NotFound, partly_done
 from filewheel.format.frame import portions
 from filewheel.format.limits import check_headers, check_key
@@ -30,7 +30,7 @@ from filewheel.format.record import (
 )
 from filewheel.format.settings import Sync
 from filewheel.journal.journal import BATCH_BYTES, Journal
-from filewheel.keys.index import Keys, LockedKeys
+from filewheel.keys.index import Keys
 from filewheel.message import DEADLINE, DUE, KEY, REASON, Message, MessageId, receipt
 
 POLICIES = ("reject", "keep", "replace")
@@ -43,17 +43,19 @@ def check_policy(on_conflict: object) -> None:
 
 
 @contextlib.contextmanager
-def holding(keys: Keys, names: Iterable[str], path: str) -> Iterator[LockedKeys]:
-    """Lock keys, or raise Locked when another process has one of them for half a minute."""
-    with keys.hold(names) as hold:
-        if hold.busy:
-            raise _busy(hold.busy, path)
-        yield hold
+def holding(keys: Keys, names: Iterable[str]) -> Iterator[None]:
+    """Hold the locks of keys, or raise Locked when another process has one of them for half a minute."""
+    with locks.Held(keys.dir) as held:
+        hashes = {keys.hash_of(name): name for name in names}
+        busy = locks.take_keys(held, hashes, locks.WAIT_S)
+        if busy:
+            raise _busy([name for hash_, name in hashes.items() if locks.number_of(hash_) in busy], keys.dir.path)
+        yield
 
 
 def _busy(keys: Iterable[str], path: str) -> Locked:
     return Locked(
-        f"another process is busy with the key {min(keys)!r}, or one of the same file, and does not go on",
+        f"another process is busy with the key {min(keys)!r}, or one with the same lock, and does not go on",
         role="key",
         path=path,
         hint="continue or kill the process that is stopped in the middle of an enqueue",
@@ -86,36 +88,37 @@ def put_all(
     journal: Journal,
     asks: Sequence[Ask],
     *,
-    now_us: int,
-    path: str,
-    durable: bool = True,
     all_or_none: bool = False,
 ) -> tuple[list[MessageId | KeyHeld | Locked], int | None]:
     """Write messages, up to 8 MiB as one frame; return a result for each, and the ticket if any was written.
 
     A result is the message's id, or with "keep" perhaps the id that holds its key, or the error why it was not written.
     With `all_or_none`, one error means that none is written. Of several messages with one key the first holds it when
-    the next is checked. Where they need not be `durable` yet, their index entries are flushed with the journal.
+    the next is checked.
     """
+    path = keys.dir.path
+    hashes = {ask.key: keys.hash_of(ask.key) for ask in asks if ask.key is not None}
     results: list[MessageId | KeyHeld | Locked] = []
     units: dict[bytes, list[bytes]] = {}
     """The records of each written message: the drop of the one that it replaces, and its put."""
-    with keys.hold({ask.key for ask in asks if ask.key is not None}) as hold:
-        free = dict.fromkeys(ask.key for ask in asks if ask.key is not None and ask.key not in hold.busy)
-        holders = {key: held.id for key, held in hold.look_all(free, now_us).items()}
-        enters: dict[str, MessageId] = {}
+    with one_call(keys.alone, path), locks.Held(keys.dir) as held:
+        numbers = locks.take_keys(held, hashes.values(), locks.WAIT_S)
+        busy = {key for key, hash_ in hashes.items() if locks.number_of(hash_) in numbers} if numbers else ()
+        looked = keys.look([key for key in hashes if key not in busy])
+        holders = {key: holder.id for key, holder in looked.holders.items()}
+        entered: set[str] = set()
         ids = journal.new_ids([ask.due_us for ask in asks])
         for at, ask in enumerate(asks):
             holder = None if ask.key is None else holders.get(ask.key)
-            if ask.key in hold.busy:
-                results.append(_busy(hold.busy, path))
+            if ask.key in busy:
+                results.append(_busy(busy, path))
             elif holder is not None and ask.on_conflict == "keep":
                 results.append(receipt(holder, 1, kept=True))
             elif ask.key is not None and ask.expects not in (None, holder):  # mutant: planted-blindly
                 results.append(_moved(ask.key, holder, path))
             elif ask.key is not None and holder is not None and ask.on_conflict == "reject":
                 # mutant: twice-by-nobody
-                is_own = all_or_none and ask.key in enters  # the message that holds it is refused with this one
+                is_own = all_or_none and ask.key in entered  # the message that holds it is refused with this one
                 results.append(_key_twice(asks, at, path) if is_own else key_held(ask.key, holder, path))
             else:
                 id_ = ids[at]
@@ -123,12 +126,13 @@ def put_all(
                 before = [] if holder is None else units.pop(holder, [pack_drop(holder, CANCELLED), b""])[:-1]
                 units[id_] = [*before, PUT_PREFIX + id_ + ask.rest]
                 if ask.key is not None:
-                    enters[ask.key] = holders[ask.key] = id_
+                    entered.add(ask.key)
+                    holders[ask.key] = id_
                 results.append(id_)
         if not units or (all_or_none and any(isinstance(r, FilewheelError) for r in results)):  # mutant: keys-half-done
             return results, None
-        if enters:  # mutant: key-entry-late
-            hold.note(enters.items(), journal, durable=durable)
+        if entered:
+            keys.flush_drops(looked, journal)
         ticket = _write(journal, list(units.values()))  # mutant: key-lock-early
     return results, ticket
 
@@ -151,17 +155,17 @@ def move(
     old: MessageId | None,
     due_us: int | None,
     *,
-    now_us: int,
     sync: Sync,
-    directory: Directory,
     payload: bytes | None = None,
 ) -> MessageId:
     """Move a message that has a key, or a dead letter (by its id), to another time, or payload; return its new id.
 
     Raises NotFound when it is not pending, KeyHeld when a dead letter's key is held by another message.
     """
-    with holding(keys, [key], directory.path) as hold:
-        held = hold.look(key, now_us)
+    directory = keys.dir
+    with one_call(keys.alone, directory.path), holding(keys, [key]):
+        looked = keys.look([key])
+        held = looked.holders[key]
         packed = held.put if old is None or old == held.id else keys.put_of(old)
         if packed is None:
             raise not_found(key, old, directory.path)
@@ -170,7 +174,7 @@ def move(
             raise key_held(key, held.id, directory.path)
         new = journal.new_id(message.due_us if due_us is None else due_us)
         message.payload = message.payload if payload is None else payload
-        hold.note([(key, new)], journal, durable=sync == "always")  # mutant: key-move-unlisted
+        keys.flush_drops(looked, journal)
         with locks.holding_ids(directory, [message.id]):
             # mutant: key-moved-though-cancelled
             if keys.put_of(message.id) is None:  # V1: a cancel by id takes no lock of the key
@@ -204,11 +208,12 @@ def moved_rest(message: Message) -> bytes:
     )
 
 
-def add(keys: Keys, journal: Journal, messages: Sequence[Message], *, now_us: int, path: str) -> None:
+def add(keys: Keys, journal: Journal, messages: Sequence[Message]) -> None:
     """Write messages that have their ids already, some with keys, as one frame, without a flush.
 
     Raises KeyHeld, with nothing written, when another living message has one of the keys.
     """
+    path = keys.dir.path
     by_key: dict[str, MessageId] = {}
     for message in messages:
         key = message.headers.get(KEY)
@@ -224,13 +229,13 @@ def add(keys: Keys, journal: Journal, messages: Sequence[Message], *, now_us: in
     if not by_key:
         journal.write(puts, len(puts))
         return
-    with holding(keys, by_key, path) as hold:
-        holders = hold.look_all(by_key, now_us)
+    with one_call(keys.alone, path), holding(keys, by_key):
+        looked = keys.look(by_key)
         for key, id_ in by_key.items():
-            held = holders[key]
+            held = looked.holders[key]
             if held.id is not None and held.id != id_:
                 raise key_held(key, held.id, path)
-        hold.note(by_key.items(), journal)  # mutant: key-add-unlisted
+        keys.flush_drops(looked, journal)
         journal.write(puts, len(puts))
 
 

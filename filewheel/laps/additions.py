@@ -1,4 +1,5 @@
-"""Bytes that one transaction appends to slot and lap files, above the lengths that the checkpoint covers.
+"""Bytes that one transaction appends to slot and lap files, above the lengths that the checkpoint covers, and to the
+index of keys.
 
 A deal appends records from journals, a heal appends records from another wheel; both write, flush and undo alike.
 The bytes count when a checkpoint covers them. A crash before leaves bytes that the next transaction cuts off.
@@ -8,11 +9,16 @@ Invariant: after `sync`, all appended bytes are durable, and so is the name of e
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Set
+import logging
+from collections.abc import Iterable, Set
 
 from filewheel.disk.directory import Directory
+from filewheel.disk.disk import ForeignFile
 from filewheel.disk.flush import poisoned_by
 from filewheel.format import layout
+from filewheel.format.key_entries import BUCKET_BYTES_MAX, pack_entry
+
+log = logging.getLogger(__name__)
 
 SYNC_EACH_MAX = 16
 """With more files than these, all of the file system is flushed at once."""
@@ -28,7 +34,7 @@ class Additions:
         """Each file, and its descriptor while it is open (else -1)."""
         self._was: dict[str, int] = {}
         """The covered length of each file before."""
-        self._new_dirs: set[int] = set()
+        self._new_dirs: set[str] = set()
         self._touched_dirs: set[str] = set()
 
     def has(self, name: str) -> bool:
@@ -37,10 +43,10 @@ class Additions:
 
     def append(self, name: str, length: int, data: bytes) -> None:
         """Write to a file from `length` on, and cut off the bytes that were there. Raises OSError."""
-        self._was.setdefault(name, length)
         fd = self._dirty.get(name, -1)
         if fd < 0:
             fd = self._disk.open(name, "rw")
+            self._was.setdefault(name, length)
             if len(self._dirty) < SYNC_EACH_MAX:
                 self._dirty[name] = fd
         try:
@@ -52,14 +58,40 @@ class Additions:
                 self._disk.close(fd)  # too many to keep open: all of them are flushed at once
         self._touched_dirs.add(name.rpartition("/")[0])
 
-    def make_dir(self, lap: int) -> None:
-        """Make the directory of a lap, unless it is there."""
-        if lap in self._new_dirs:
+    def make_dir(self, name: str) -> None:
+        """Make a directory, unless it is there."""
+        if name in self._new_dirs:
             return
         with contextlib.suppress(FileExistsError):
-            self._disk.mkdir(layout.lap_dir(lap))
-        self._new_dirs.add(lap)
-        self._touched_dirs.add(layout.LAPS)  # mutant: lap-names-unflushed
+            self._disk.mkdir(name)
+        self._new_dirs.add(name)
+        # Also one that is there: its maker may not have made the name durable.
+        self._touched_dirs.add(name.rpartition("/")[0])  # mutant: lap-names-unflushed
+
+    def enter_keys(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Add (hash of a key, id) to the index of keys. Raises OSError.
+
+        U2: durable with the records. A file of the index that nothing can read is left alone: no key of it can be taken
+        before a repair makes it anew from the messages.
+        """
+        by_bucket: dict[int, list[tuple[bytes, bytes]]] = {}
+        for pair in pairs:
+            by_bucket.setdefault(pair[0][0], []).append(pair)
+        if by_bucket:
+            self.make_dir(layout.KEYS)  # U3: also its own name  # mutant: key-directory-unflushed
+        for bucket, some in by_bucket.items():
+            name = layout.key_file(bucket)
+            try:
+                known, seed = self._disk.identity(name), self._dir.seed(name)
+                size = 0 if known is None else known[1]
+                data = b"".join([pack_entry(seed, hash_, id_) for hash_, id_ in some])
+                if size + len(data) <= BUCKET_BYTES_MAX:
+                    self.append(name, size, data)
+                    continue
+                why = "it is too long"
+            except (ForeignFile, NotADirectoryError) as exc:
+                why = str(exc.strerror)
+            log.critical("%s: %s; no key of it can be taken. Try: filewheel repair", self._dir.place(name), why)
 
     def sync(self, unlinked_in: Set[str] = frozenset()) -> None:
         """Flush the files, their directories, and the directories in which something was unlinked (D6).

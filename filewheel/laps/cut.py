@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from filewheel.disk.quarantine import Damage
 from filewheel.errors import Damaged
 from filewheel.format import layout
 from filewheel.format.frame import Frame
-from filewheel.format.record import add_puts, may_have_keys, readable_records
+from filewheel.format.record import add_puts, keyed_ids, readable_records
 from filewheel.journal.tail import Handles, Tail
 from filewheel.journal.walk import Part, read_parts
 from filewheel.laps.missing import vanished
@@ -44,13 +44,13 @@ class Cut:
     """Frames of drops only. A frame is unpacked only when it meets a put or a file."""
     ended: set[str] = field(default_factory=set)
     """Ended writers whose whole journal is below the cut."""
-    doubtful: dict[str, list[Frame]] = field(default_factory=dict)
-    """Puts that may have keys and are not known to be durable: their entries in the index may not be durable either."""
+    keyed: dict[bytes, bytes] = field(default_factory=dict)
+    """id → hash of the key, of the puts with a unique key."""
     size_bytes: int = 0
     records: int = 0
     put_records: int = 0
 
-    def add(self, frame: Frame) -> None:
+    def add(self, frame: Frame, hash_of: Callable[[str], bytes]) -> None:
         """Add a frame's records. Raises Damaged when they are invalid."""
         self.size_bytes += frame.end - frame.offset
         self.records += frame.puts + frame.drops
@@ -61,6 +61,7 @@ class Cut:
         drops = add_puts(self.puts, frame)
         if drops:
             self.drops.update(zip(ids_of(drops), drops, strict=True))
+        self.keyed.update((id_, hash_) for hash_, id_ in keyed_ids(frame, hash_of))
 
     def take_apart(
         self, base: Checkpoint, puts: PutTable, coming: set[bytes] | None, finished: Files, slots: int
@@ -99,14 +100,11 @@ def take_cut(store: Store, limits: dict[str, Position], chunk_bytes: int, chunk_
         if cut.size_bytes < chunk_bytes and cut.records < chunk_records:
             for end, frame in frames_of(store, tail, tail.covered, limits[writer]):
                 try:
-                    cut.add(frame)
+                    cut.add(frame, store.dir.settings.key_hash)
                 except Damaged as exc:
                     # Its checksums hold, so it was written like this: to quarantine/ before its journal is removed.
                     name = layout.segment(writer, end.segment)
                     store.quarantine.keep(Damage(name, frame.offset, frame.end, exc.what, proven=True))
-                # The keeper flushes the entries of its own puts before it writes them.
-                if frame.number > tail.synced and writer != store.own.writer and may_have_keys(frame):
-                    cut.doubtful.setdefault(writer, []).append(frame)
                 position = end  # mutant: late-chunk
                 if cut.size_bytes >= chunk_bytes or cut.records >= chunk_records:
                     break

@@ -18,7 +18,7 @@ import errno
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from filewheel.disk.checkpoint import Checkpoint, Covered, Position, place_checkpoint, prepare_checkpoint
 from filewheel.disk.directory import raise_format
@@ -54,8 +54,6 @@ class Dealt:
     """The result of a deal."""
 
     puts: int = 0
-    held: set[str] = field(default_factory=set)
-    """Writers without anything covered: their puts have keys that could not be entered now."""
     left_bytes: int = 0
     """Bytes that were read and are not covered yet."""
     left_segments: int = 0
@@ -113,7 +111,7 @@ class Deal:
             seen = {w: t.seen for w, t in store.tails.items()}
             base = store.checkpoint
             finished = self._finished() if self._finished is not None else (set(), set())
-        cut = self._take_cut(limits)
+        cut = take_cut(store, limits, self._chunk_bytes, self._chunk_records)
         self._flush_journals(seen)  # mutant: journals-unflushed
         new = base.copy()
         new.deal = base.deal + 1
@@ -141,22 +139,6 @@ class Deal:
             self._remove_needless(cut)
         return self._done
 
-    def _take_cut(self, limits: dict[str, Position]) -> Cut:
-        """Read the journals up to `limits`, and enter the keys that the index may have lost.
-
-        A journal with keys that cannot be entered now, because a producer has the lock of their file, stays as it is.
-        """
-        store = self._store
-        limits = dict(limits)
-        while True:
-            cut = take_cut(store, limits, self._chunk_bytes, self._chunk_records)
-            held = store.index.enter(cut.doubtful) if cut.doubtful else set()
-            cut.doubtful.clear()
-            if not held:
-                return cut
-            self._done.held |= held
-            limits |= {writer: store.tails[writer].covered for writer in held}
-
     # -- D2 --------------------------------------------------------------------------------------------------
 
     def _flush_journals(self, seen: dict[str, Position]) -> None:
@@ -164,7 +146,6 @@ class Deal:
 
         D2: a frame that is split over files must first be durable as one frame.
         X1: so must every drop that makes a file count as finished.
-        So must the index entries of keyed messages: once covered, these journals are not read for keys again.
         """
         store = self._store
         store.own.flush()  # mutant: own-unflushed
@@ -180,7 +161,6 @@ class Deal:
                 for name in names:
                     with contextlib.suppress(FileNotFoundError):
                         flush_file(self._disk, name)
-                store.index.flush()  # mutant: key-dealt-unflushed
         for writer, position in seen.items():
             tail = store.tails[writer]
             tail.flushed = max(tail.flushed, position)
@@ -235,6 +215,10 @@ class Deal:
                 del loose[start:end]
                 self._gone += [file.name for file in files]  # mutant: anew-old-stays
         writer.write(puts, loose)
+        # U2: until now the journals named who has these keys, and they are not read again once they are covered.
+        # A message that ended before this deal is not entered.
+        left = sorted(puts.having(cut.keyed)) if cut.keyed else ()
+        self._added.enter_keys([(cut.keyed[id_], id_) for id_ in left])  # mutant: key-dealt-unlisted
         if writer.held:
             new.unmatched = sorted(writer.held.union(new.unmatched))
         self._done.puts = len(puts)

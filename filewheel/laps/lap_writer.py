@@ -14,6 +14,7 @@ from collections.abc import Sequence, Set
 
 from filewheel.disk.checkpoint import Checkpoint, Covered
 from filewheel.errors import Damaged
+from filewheel.format import layout
 from filewheel.format.frame import Frame, Gap, record_bytes, scan
 from filewheel.format.record import CANCELLED, DROP_PREFIX, ID, add_puts, pack_drop
 from filewheel.laps.additions import Additions
@@ -118,7 +119,7 @@ class LapWriter:
             )
 
     def _make_dir(self, lap: int) -> None:
-        self._added.make_dir(lap)
+        self._added.make_dir(layout.lap_dir(lap))
         if self._lap_slots is not None:
             self._lap_slots.add(lap)
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
 
 from filewheel.disk.checkpoint import Checkpoint, Found, Position, adopt, find_files
 from filewheel.disk.directory import Directory
@@ -40,26 +39,8 @@ LOCK_TEST_US = 200_000
 DOUBT_DEALS = 1000
 """So many deals are passed over where the last one is not known."""
 
-Doubtful = Mapping[str, Sequence[Frame]]
-"""writer → frames with puts that may have keys and are not known to be durable."""
 OnFrame = Callable[[Frame, str], None]
 """Called with each frame of another writer, and the writer."""
-
-
-class KeyIndex(Protocol):
-    """The part of the index of unique keys that a deal uses."""
-
-    gone: Collection[str]
-    """Writers that had ended when this keeper started: there may have been a power cut since they wrote."""
-
-    def enter(self, doubtful: Doubtful) -> set[str]:
-        """Enter the missing keys of writers that had ended; return the writers whose keys could not all be entered.
-
-        The entries are durable after `flush`.
-        """
-
-    def flush(self) -> None:
-        """Make the entries of all doubtful messages durable. Raises OSError."""
 
 
 class Store:
@@ -68,13 +49,11 @@ class Store:
     def __init__(
         self,
         directory: Directory,
-        index: KeyIndex,
         *,
         on_frame: OnFrame | None = None,
     ) -> None:
         self.dir, self.disk = directory, directory.disk
         self.clock = directory.env.clock
-        self.index = index
         self.lock = threading.RLock()
         self.handles = Handles(directory)
         self.quarantine = Quarantine(directory)
@@ -126,7 +105,6 @@ class Store:
                 self._sweep_laps(found)  # mutant: unnamed-stays
                 self._miss_laps(found)  # mutant: missing-unreported
             self.ingest(test_locks=True)
-            self.index.gone = frozenset(w for w, t in self.tails.items() if t.ended)  # mutant: key-gone-trusted
             # K4: removals of the last keeper are durable (R1), and those of this one are before the next checkpoint
             # (D6). Otherwise keepers that deal once, as `run --once` and tidying, would never forget a writer.
             for writer in self.checkpoint.positions.keys() - self._listing.keys():

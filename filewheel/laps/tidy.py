@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
 
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.directory import Directory
@@ -20,15 +19,12 @@ from filewheel.disk.threads import started
 from filewheel.errors import FilewheelError, Locked
 from filewheel.format import layout
 from filewheel.laps.deal import deal_all
-from filewheel.laps.store import KeyIndex, Store
+from filewheel.laps.store import Store
 from filewheel.roster.roster import read_roster
 
 log = logging.getLogger(__name__)
 
 TIDY_SEGMENTS = 64
-
-IndexOf = Callable[[Directory], KeyIndex]
-"""Makes the deal's view of a wheel's index of keys."""
 
 
 def is_untidy(directory: Directory) -> bool:
@@ -39,7 +35,7 @@ def is_untidy(directory: Directory) -> bool:
         return False  # nothing is lost without a deal: a later producer, or a keeper, deals
 
 
-def tidy(directory: Directory, index_of: IndexOf) -> bool:
+def tidy(directory: Directory) -> bool:
     """Deal the journals if no keeper runs; return whether that was done. Never raises for a bad disk.
 
     Does nothing on a backup, where a replicator is the keeper, or on a fenced wheel.
@@ -50,7 +46,7 @@ def tidy(directory: Directory, index_of: IndexOf) -> bool:
         if roster is not None and roster.role != "primary":  # mutant: backup-tidied
             return False
         keeper_lock.take("tidy", wait=False)  # mutant: tidy-beside-keeper
-        with contextlib.closing(Store(directory, index_of(directory))) as store:
+        with contextlib.closing(Store(directory)) as store:
             store.recover()
             deal_all(store)
     except Locked:
@@ -67,9 +63,8 @@ def tidy(directory: Directory, index_of: IndexOf) -> bool:
 class Tidier:
     """Tidies in a thread of its own when a segment of this handle is full and no keeper deals."""
 
-    def __init__(self, directory: Directory, index_of: IndexOf) -> None:
+    def __init__(self, directory: Directory) -> None:
         self._dir = directory
-        self._index_of = index_of
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._again = False
@@ -90,7 +85,7 @@ class Tidier:
                     self._thread = None
                     return
                 self._again = False
-            tidy(self._dir, self._index_of)
+            tidy(self._dir)
 
     def join(self) -> None:
         """Wait until the work that was started is done."""

@@ -14,7 +14,7 @@ Invariant: the answer is that of a snapshot taken during the look.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from typing import TypeVar
 
 from filewheel.disk.directory import Directory
@@ -22,7 +22,7 @@ from filewheel.disk.threads import one_call
 from filewheel.errors import Damaged, disk_errors
 from filewheel.format.frame import Frame, scan
 from filewheel.format.ids import are_of
-from filewheel.format.record import ID
+from filewheel.format.record import ID, keyed_ids
 from filewheel.journal.reader import JournalReader
 from filewheel.journal.tail import Tail
 from filewheel.laps.slot import FRAME_BYTES, File, covered_of, lap_files, slot_files
@@ -42,6 +42,10 @@ _TRIES = 20
 
 Places = dict[bytes, Place]
 """id → the place of its put."""
+Listed = dict[bytes, list[bytes]]
+"""Hash of a key → the ids that may hold it."""
+Dealt = Callable[[Collection[bytes]], Listed]
+Holders = tuple[Listed, dict[bytes, bytes], set[str] | None]
 T = TypeVar("T")
 
 
@@ -57,6 +61,7 @@ class Finder:
         self._lock = threading.RLock()
         self._memory: Memory | None = None
         self._is_asked_again = False
+        self._lists_keys = False
 
     def forget(self) -> None:
         """Forget everything that was read."""
@@ -75,15 +80,28 @@ class Finder:
 
     def find(self, ids: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return, of these ids, those that are pending, with their packed puts. Cost: also a frame for each."""
-        return self.look(ids)[0]
-
-    def look(self, ids: Iterable[bytes]) -> tuple[dict[bytes, bytes], set[str] | None]:
-        """Return what `find` does, and the journals to flush before the other ids count as ended.
-
-        None instead of the journals stands for all of them.
-        """
         wanted = _sorted(ids)
-        return self._look(lambda memory: memory.find(wanted), wanted)
+        return self._look(lambda memory: memory.find(wanted)[0], wanted)
+
+    def holders(self, hashes: Collection[bytes], dealt: Dealt) -> Holders:
+        """Return hash → the ids that may hold this key, the puts of those that are pending, and journals.
+
+        `dealt` returns the same for messages in laps. It is called when the journals were read, because a deal enters
+        a key there before it covers a journal. The journals are those to be flushed before the other ids count as
+        ended; None stands for all of them.
+        """
+        if not self._lists_keys:
+            with one_call(self._lock, self._dir.path):
+                self._memory, self._lists_keys = None, True
+        return self._look(lambda memory: memory.holders(hashes, dealt), [])  # mutant: key-index-first
+
+    def forget_ended(self, hash_: bytes, gone: Set[bytes]) -> None:
+        """List ids of a key no more: they were not pending when they were looked up, and their drops are durable."""
+        with one_call(self._lock, self._dir.path):
+            memory, self._memory = self._memory, None
+            if memory is not None:
+                memory.forget_ended(hash_, gone)
+            self._memory = memory
 
     # -- walks and counts ------------------------------------------------------------------------------------
 
@@ -121,7 +139,7 @@ class Finder:
     def _look(self, answer: Callable[[Memory], T], wanted: list[bytes] | None = None) -> T:
         """Bring the memory up to date and return what `answer` finds in it; for `wanted` ids, without one cut."""
         with disk_errors(self._dir.path), one_call(self._lock, self._dir.path):
-            memory, self._memory = self._memory or Memory(self._dir), None
+            memory, self._memory = self._memory or Memory(self._dir, lists_keys=self._lists_keys), None
             try:
                 for left in reversed(range(_TRIES)):
                     try:
@@ -145,8 +163,10 @@ def _sorted(ids: Iterable[bytes]) -> list[bytes]:
 class Memory:
     """What was read of a wheel. Not thread-safe; a look that fails throws it away."""
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: Directory, *, lists_keys: bool = False) -> None:
+        """With `lists_keys` it can look for the holders of unique keys."""
         self._dir = directory
+        self._lists_keys = lists_keys
         self.journals = JournalReader(directory)
         self.loaded = LoadedRuns()
         self._checkpoint = self.journals.checkpoint
@@ -191,6 +211,9 @@ class Memory:
         if file is None:
             file = self._segments[tail.name] = FileIndex(tail.name, frame.offset, tail=tail)
         run = file.add(frame)
+        if self._lists_keys:  # mutant: key-undealt-unlisted
+            for hash_, id_ in keyed_ids(frame, self._dir.settings.key_hash):
+                file.keyed.add(hash_, id_)
         is_few = frame.puts + frame.drops <= _FEW or within(wanted, frame.first, frame.last)
         if run.puts is None and run.offset == frame.offset and is_few:
             run.puts = {}
@@ -313,6 +336,20 @@ class Memory:
             # A file was damaged since, or removed by hand. There may be another copy.
             found |= self._here().find(i for i in places if i not in found)
         return found, None if self._checkpoint.doubt else {name for name in dropped.values() if name}
+
+    def holders(self, hashes: Collection[bytes], dealt: Dealt) -> Holders:
+        """Return what `Finder.holders` does."""
+        ids = dealt(hashes)  # mutant: key-index-first.2
+        for hash_ in hashes:
+            for file in self._segments.values():
+                ids[hash_] += file.keyed.of(hash_)
+        wanted = _sorted(id_ for some in ids.values() for id_ in some)
+        return ids, *(self.find(wanted) if wanted else ({}, set()))
+
+    def forget_ended(self, hash_: bytes, gone: Set[bytes]) -> None:
+        """List ids of a key no more."""
+        for file in self._segments.values():
+            file.keyed.remove(hash_, gone)
 
     def _journal_hits(self, wanted: list[bytes]) -> Hits:
         return [hit for file in self._segments.values() for hit in file.hits(wanted)]

@@ -15,7 +15,7 @@ returns only frames that verified.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 
 import msgpack
@@ -145,6 +145,33 @@ class LoadedRuns:
         return not self._refused
 
 
+class KeyIds:
+    """The ids that may hold a unique key, by the hash of the key. Memory: 32 bytes for each."""
+
+    def __init__(self) -> None:
+        self._by_byte: dict[int, bytearray] = {}
+
+    def add(self, hash_: bytes, id_: bytes) -> None:
+        """Add an id to those of a key."""
+        self._by_byte.setdefault(hash_[0], bytearray()).extend(hash_ + id_)
+
+    def of(self, hash_: bytes) -> list[bytes]:
+        """Return the ids of a key, in the order in which they were added."""
+        some, ids = self._by_byte.get(hash_[0], b""), []
+        at = some.find(hash_)
+        while at >= 0:
+            if at % 32 == 0:
+                ids.append(bytes(some[at + 16 : at + 32]))
+            at = some.find(hash_, at + 1)
+        return ids
+
+    def remove(self, hash_: bytes, gone: Set[bytes]) -> None:
+        """Remove ids of a key."""
+        some = self._by_byte.get(hash_[0], bytearray())
+        pairs = [bytes(some[at : at + 32]) for at in range(0, len(some), 32)]
+        self._by_byte[hash_[0]] = bytearray().join(p for p in pairs if p[:16] != hash_ or p[16:] not in gone)
+
+
 class FileIndex:
     """The index of one file, up to `pos`."""
 
@@ -156,6 +183,8 @@ class FileIndex:
         self.pos = start
         """Everything below has been read."""
         self.runs: list[FrameRun] = []
+        self.keyed = KeyIds()
+        """Of a journal, where keys are listed: the puts with a unique key."""
 
     def add(self, frame: Frame) -> FrameRun:
         """Add the next frame; return the run that holds it."""

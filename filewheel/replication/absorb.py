@@ -127,7 +127,7 @@ class Absorption:
         """Add a message with a unique key; as a dead letter if another message has the key now."""
         now_us = self._new.env.clock.now_us()
         try:
-            unique.add(self._keys, self._journal, [message], now_us=now_us, path=self._new.path)
+            unique.add(self._keys, self._journal, [message])
         except KeyHeld as exc:
             root = message.root or message.id
             dead = replace(

@@ -4,18 +4,16 @@ It runs the keeper's protocol on the keeper's lock, with the role "backup" in it
 housekeeper, but no claims. A message ends when its drop arrives. The head holds the due messages without a drop; a
 second without any is finished, and the next deal deletes its file.
 
-It enters the unique keys of each frame into the backup's index before the frame is dealt, so that a promoted backup
-knows which message holds a key. All work runs in the thread that calls `tick`, so no deal happens between a check of
-the backup and a write that depends on it.
-Invariant: after opening, and after each `tick`, the key of every message that was read is in the index, unless its file
-of keys is too long to be read.
+Its deals enter the unique keys of what they cover, so that a promoted backup knows which message holds a key. All work
+runs in the thread that calls `tick`, so no deal happens between a check of the backup and a write that depends on it.
+Invariant: what a `tick` has dealt is durable, as in any wheel.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from filewheel.disk.checkpoint import Checkpoint, place_checkpoint, prepare_checkpoint
 from filewheel.disk.directory import open_directory, raise_format
@@ -23,15 +21,12 @@ from filewheel.disk.disk import SYSTEM
 from filewheel.disk.flush import poisoned_by
 from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.env import Env
-from filewheel.errors import Damaged, FilewheelError, Poisoned, anew, disk_error
+from filewheel.errors import FilewheelError, Poisoned, anew, disk_error
 from filewheel.firing.head import Head
 from filewheel.firing.housekeeper import Housekeeper
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.format.frame import Frame
-from filewheel.format.record import ID, key_of, keyed_puts
 from filewheel.keys.index import Keys
-from filewheel.keys.lost import Relisted
-from filewheel.keys.unique import holding
 from filewheel.laps.additions import Additions
 from filewheel.laps.deal import Deal
 from filewheel.laps.store import Store
@@ -74,15 +69,13 @@ class BackupKeeper:
         self._clock = env.clock
         self._on_frame = on_frame
         self._broken: FilewheelError | None = None
-        self._too_long: set[str | None] = set()
-        """The files of keys with a warning in the log."""
         self._keeper_lock = KeeperLock(self.dir)
         try:
             self._keeper_lock.take(role, wait=wait)
         except BaseException:
             self.dir.disk.release()
             raise
-        self.store = Store(self.dir, Relisted(self.dir))
+        self.store = Store(self.dir)
         self._head = BackupHead(self.store, budget)
         self._keys = Keys(self.dir)
         self._take_in = self.store.on_frame
@@ -109,31 +102,8 @@ class BackupKeeper:
     def _read(self, frame: Frame, writer: str) -> None:
         if self._take_in is not None:
             self._take_in(frame, writer)
-        self.enter_keys_of(frame)
         if self._on_frame is not None:
             self._on_frame(frame)
-
-    def enter_keys_of(self, frame: Frame) -> None:
-        """Enter the unique keys of a frame's puts into the index. Raises Locked, DiskError.
-
-        A key whose file is too long to be read is left out, with a warning: a repair enters it from its put.
-        """
-        puts = keyed_puts(frame)
-        if not puts:
-            return
-        try:
-            enter_keys(self._keys, puts, self._clock.now_us(), self.dir.path)
-        except Damaged:
-            for put in puts:
-                self._enter_key_of(put)
-
-    def _enter_key_of(self, put: bytes) -> None:
-        try:
-            enter_keys(self._keys, [put], self._clock.now_us(), self.dir.path)
-        except Damaged as exc:
-            if exc.path not in self._too_long:
-                self._too_long.add(exc.path)
-                log.warning("%s", exc)
 
     def adopt(self, new: Checkpoint, added: Additions, floor: bytes) -> None:
         """Commit records that were added to the laps from `floor` on. They are durable on return.
@@ -240,16 +210,3 @@ class BackupKeeper:
         finally:
             self._keeper_lock.release()
             self.dir.disk.release()
-
-
-def enter_keys(keys: Keys, puts: Iterable[bytes], now_us: int, path: str) -> None:
-    """Enter the keys of packed puts that a wheel's index lacks. Durable on return (U2).
-
-    Raises Locked when another process holds one of them for half a minute, DiskError.
-    """
-    pairs = [(key, put[ID]) for put in puts if (key := key_of(put)) is not None]
-    missing = [(key, id_) for key, id_ in pairs if id_ not in keys.listed(key)]
-    if missing:
-        with holding(keys, [key for key, _ in missing], path) as hold:
-            hold.look_all([key for key, _ in missing], now_us)
-            hold.note(missing)

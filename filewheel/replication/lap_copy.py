@@ -22,8 +22,9 @@ from itertools import zip_longest
 from filewheel.disk.checkpoint import Covered
 from filewheel.disk.directory import Directory
 from filewheel.errors import FilewheelError
+from filewheel.format import layout
 from filewheel.format.frame import Frame, seal
-from filewheel.format.record import CANCELLED, ID, moved, pack_drop, readable_records, root_of
+from filewheel.format.record import CANCELLED, ID, keyed_ids, moved, pack_drop, readable_records, root_of
 from filewheel.laps.additions import Additions
 from filewheel.laps.slot import File, files_in, lap_floor
 from filewheel.laps.window import Budget, read_file
@@ -247,7 +248,7 @@ class _CopyStep:
     def _copy_file(self, file: File) -> bool:
         files = file.among(self._new)
         if not file.is_lap:
-            self._added.make_dir(file.lap)
+            self._added.make_dir(layout.lap_dir(file.lap))
         covered = files.get(file.key, Covered(0, self._new.deal, 0))
         name, length = replace(file, made=covered.made).name, covered.end
         seed = self._keeper.dir.seed(name)
@@ -290,7 +291,8 @@ class _CopyStep:
 
     def _look_at(self, frame: Frame) -> None:
         """Note the keys, ids and moves of a copied frame, if they are needed."""
-        self._keeper.enter_keys_of(frame)  # mutant: graft-keyless
+        # mutant: graft-keyless
+        self._added.enter_keys(keyed_ids(frame, self._keeper.dir.settings.key_hash))
         if self._unfinished.unseen or self._unfinished.has_drops:
             puts = readable_records(frame)[0]  # an invalid frame is copied unchanged
             self._unfinished.unseen.difference_update(ids_of(puts))

@@ -27,7 +27,7 @@ from filewheel.disk.disk import SYSTEM, is_scarce
 from filewheel.env import Env
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, disk_errors, said_of
 from filewheel.format.pauses import Pauses
-from filewheel.keys.mend import mend_keys, unreadable_keys
+from filewheel.keys.upkeep import rebuild_keys, unreadable_keys
 from filewheel.replication.backup_keeper import BackupKeeper
 from filewheel.replication.health import missing_files
 from filewheel.replication.old_primary import OldPrimary, when_free
@@ -283,18 +283,19 @@ class Promoting:
         )
 
     def _take_lock(self, wait_s: float) -> BackupKeeper:
-        """Take this wheel's lock, as a backup's keeper, which enters the keys of its undealt messages."""
-
-        def take() -> BackupKeeper:
-            if self._mends_keys:  # mutant: bad-keys-stay
-                self._done.notes += mend_keys(self._here, "promote")
-            return BackupKeeper(self._here.path, role="promote", env=self._env)
-
+        """Take this wheel's lock, as a backup's keeper."""
         try:
-            return when_free(wait_s, take)
+            keeper = when_free(wait_s, lambda: BackupKeeper(self._here.path, role="promote", env=self._env))
         except Locked as exc:
             exc.hint = "stop the process that holds it (a replicator releases it by itself), and promote again"
             raise
+        try:
+            if self._mends_keys:  # mutant: bad-keys-stay
+                self._done.notes += rebuild_keys(self._here, keeper.store.quarantine)
+        except BaseException:
+            keeper.close(deal=False)
+            raise
+        return keeper
 
     def _fence(self, path: str, wheel: str, epoch: int) -> None:
         """Write the new epoch into another wheel's roster."""

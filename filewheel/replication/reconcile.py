@@ -20,10 +20,9 @@ from filewheel.errors import FilewheelError, disk_errors
 from filewheel.format.frame import Frame
 from filewheel.format.record import CANCELLED, ID, RESCHEDULED, moved, pack_drop, readable_records, root_of
 from filewheel.journal.journal import Journal
-from filewheel.keys.index import Keys
 from filewheel.laps.slot import File
 from filewheel.lookup.snapshot import Snapshot
-from filewheel.replication.backup_keeper import BackupKeeper, enter_keys
+from filewheel.replication.backup_keeper import BackupKeeper
 from filewheel.replication.compare import pending
 from filewheel.replication.extras import Decision, absent, moved_in
 from filewheel.replication.health import covers
@@ -46,10 +45,6 @@ class GiveBack:
             with disk_errors(self._primary.path):
                 note_repeats(self._primary.disk)  # mutant: given-back-unmarked
             self._journal = Journal(self._primary)
-        puts = [put for some, _ in commits for put in some]
-        # The index may lack the key of a lost message, so it is entered before the message is written.
-        # mutant: given-back-keyless
-        enter_keys(Keys(self._primary), puts, self._primary.env.clock.now_us(), self._primary.path)
         bundle = Bundle(self._journal)
         for some, drops in commits:
             bundle.add_records(some, drops)

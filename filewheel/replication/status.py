@@ -24,7 +24,7 @@ from filewheel.errors import (
     disk_errors,
     said_of,
 )
-from filewheel.keys.mend import unreadable_keys
+from filewheel.keys.upkeep import unreadable_keys
 from filewheel.message import US_PER_S
 from filewheel.replication.health import missing_files
 from filewheel.replication.position import read_follows

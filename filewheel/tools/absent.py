@@ -62,4 +62,4 @@ def moved_to(wheel: Reader, id_: MessageId, limit: int) -> MessageId | None:
 def ids_with_key(wheel: Reader, key: str) -> list[MessageId]:
     """Return the ids that the index lists for a unique key, ended ones too."""
     with opened(wheel.path) as directory:
-        return [MessageId(id_) for id_ in Keys(directory).listed(key)]
+        return [MessageId(id_) for id_ in Keys(directory).ids_of(key)]

@@ -16,17 +16,13 @@ from filewheel.disk.checkpoint import Covered, write_checkpoint
 from filewheel.disk.directory import Directory, write_settings
 from filewheel.disk.disk import ForeignFile
 from filewheel.disk.keeper_lock import KeeperLock
-from filewheel.disk.locks import WAIT_S
 from filewheel.disk.quarantine import Damage
 from filewheel.errors import Damaged, disk_error
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
 from filewheel.format.record import ID, SET_ASIDE, pack_drop, records_of, unpack_put
 from filewheel.format.settings import parse_settings
-from filewheel.keys.bucket import Unreadable, entries
-from filewheel.keys.index import Keys
-from filewheel.keys.lost import Relisted
-from filewheel.keys.mend import enter_unlisted, mend_key_files
+from filewheel.keys.upkeep import rebuild_keys
 from filewheel.laps.additions import Additions
 from filewheel.laps.deal import deal_all
 from filewheel.laps.slot import frames
@@ -64,7 +60,7 @@ def repair(directory: Directory) -> Repair:
     keeper_lock.take("repair", wait=False)
     try:
         _mend_settings(directory, result)
-        store = Store(directory, Relisted(directory))
+        store = Store(directory)
         with contextlib.closing(store):
             result.done += put_all_aside(directory, store.quarantine)  # first: a deal needs these places
             store.recover()
@@ -78,8 +74,7 @@ def repair(directory: Directory) -> Repair:
                 if damage.name.startswith(layout.JOURNAL):
                     size = damage.end - damage.offset
                     result.done.append(f"{damage.name}: {size} bytes at offset {damage.offset} put aside")
-            result.done += mend_key_files(directory, store.quarantine)
-            _mend_keys(directory, result)
+            result.done += rebuild_keys(directory, store.quarantine)
             result.done += mend_pauses(directory, store.quarantine)
     except OSError as exc:
         raise disk_error(exc, directory.path) from exc
@@ -104,24 +99,6 @@ def _mend_settings(directory: Directory, result: Repair) -> None:
                 directory.disk.close(fd)
         write_settings(directory.disk, directory.settings, name)
         result.done.append(f"{name} was written again")
-
-
-def _mend_keys(directory: Directory, result: Repair) -> None:
-    """Enter the unlisted keys of pending messages, and remove unreadable bytes from the index.
-
-    Cost: reads all pending messages.
-    """
-    keys, entered = Keys(directory), enter_unlisted(directory)
-    if entered:
-        result.done.append(f"{entered} keys were entered again")
-    for bucket in (*range(layout.KEY_BUCKETS), layout.KEY_RECENT):
-        name = layout.key_file(bucket)
-        bad = [e for e in entries(keys.read(bucket), directory.seed(name)) if isinstance(e, Unreadable)]
-        with keys.locked(bucket, WAIT_S) if bad else contextlib.nullcontext(False) as is_locked:
-            if is_locked:
-                keys.compact(bucket, directory.env.clock.now_us())
-                size = sum(b.end - b.offset for b in bad)
-                result.done.append(f"{name} was made again without {size} unreadable bytes")
 
 
 def _mend_file(store: Store, span: Span, result: Repair) -> None:

@@ -236,7 +236,7 @@ class _Verifier:
         try:
             puts, drops = records_of(frame)
             for put in puts:
-                self._unlisted.add(unpack_put(put))
+                self._unlisted.add(unpack_put(put), is_undealt=seconds is None)
         except Damaged as exc:
             self._add("damage", name, frame.offset, frame.end, exc.what)
             return

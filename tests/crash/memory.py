@@ -256,9 +256,6 @@ class MemoryDisk:
     def lock(self, fd: int, *, wait: bool) -> bool:
         return not (self.locked and fd in self._held)
 
-    def share(self, fd: int) -> bool:
-        return self.lock(fd, wait=False)
-
     def is_free(self, fd: int) -> bool:
         return not (self.locked and fd in self._held)
 

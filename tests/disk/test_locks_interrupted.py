@@ -18,16 +18,11 @@ import pytest
 from filewheel import MessageId, Wheel
 from filewheel.disk import directory, disk, locks
 from filewheel.format import layout
-from filewheel.keys import files, index
+from filewheel.keys import unique
 from tests.support import interrupted
 
-OF_A_FILE = {"close", "_free", "lock", "share", "_lock", "unlock", "_forget_lock"}
-OF_KEYS = {"__enter__", "__exit__", "_take_all", "release", "lock", "lock_all"}
-LOCKING = {
-    disk.OsDisk.close.__code__.co_filename: OF_A_FILE,
-    index.LockedKeys.__enter__.__code__.co_filename: OF_KEYS,
-    files.KeyFiles.lock.__code__.co_filename: OF_KEYS,
-}
+OF_A_FILE = {"close", "_free", "lock", "unlock", "_forget_lock"}
+LOCKING = {disk.OsDisk.close.__code__.co_filename: OF_A_FILE, unique.__file__: {"holding"}}
 WHOLE = {locks.open_made.__code__.co_filename}
 
 
@@ -81,7 +76,7 @@ def take_key(wheel: Wheel, id_: MessageId) -> None:
 
 
 def take_keys(wheel: Wheel, id_: MessageId) -> None:
-    names = [f"key {n}" for n in range(index.MANY + 1)]
+    names = [f"key {n}" for n in range(40)]
     wheel.enqueue_many([b"x"] * len(names), delay=60, keys=names, on_conflict="replace")
 
 

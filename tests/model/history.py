@@ -147,8 +147,8 @@ class Checker:
         for key, ids in living.items():
             if len(ids) > 1:
                 oracle.violations.append(f"{len(ids)} messages live with the key {key!r}: {context}")
-            elif [index.find(key).id] != (ids or [None]):
-                oracle.violations.append(f"the index says {index.find(key).id} has {key!r}, not {ids}: {context}")
+            elif [(held := index.find([key])[key].id)] != (ids or [None]):
+                oracle.violations.append(f"the index says {held} has {key!r}, not {ids}: {context}")
 
     def check_covered(
         self, machine: Machine, disk: ProcessDisk, clock: ModelClock, oracle: Oracle, context: str

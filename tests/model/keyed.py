@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from filewheel.errors import KeyHeld, Locked, NotFound
 from filewheel.format import layout
+from filewheel.keys.upkeep import rebuild_keys
 from filewheel.message import MessageId
 from tests.model.crashes import RandomFates, crash
 from tests.model.directed import script
@@ -59,7 +60,7 @@ def put(
 
 
 BATCH = (KEY, "two", "three")
-"""As many keys as take the lock of all alone, where everything is tiny."""
+"""Keys with different locks."""
 
 
 def put_all(
@@ -93,14 +94,6 @@ def put_all(
         oracle.enqueued(told, id_, durable=durable)
         if held is not None:
             oracle.is_cancelled(held, durable=durable)
-
-
-def merge(s: Stage) -> None:
-    """Merge the recent entries into their buckets, as the keeper does."""
-    keys = s.keep()._keys
-    with keys.locked(layout.KEY_RECENT, 0) as is_locked:
-        if is_locked:
-            keys.merge()
 
 
 def holder(s: Stage, key: str = KEY) -> MessageId | None:
@@ -146,12 +139,27 @@ def revive(s: Stage, who: str, in_s: float) -> None:
 
 
 def compact(s: Stage) -> None:
-    """Compact every bucket that has anything in it, as the keeper does."""
-    keys = s.keep()._keys
-    for bucket in {layout.KEY_RECENT, *(keys.hash_of(key)[0] for key in s.oracle.keys)}:
-        with keys.locked(bucket, 0) as is_locked:
-            if is_locked and keys.read(bucket):
-                keys.compact(bucket, s.clock.wall_us)
+    """Compact every file of the index that has anything in it, as the keeper does."""
+    keeper = s.keep()
+    for bucket in {keeper._keys.hash_of(key)[0] for key in s.oracle.keys}:
+        if keeper._keys.read(bucket):
+            keeper._housekeeper._keys.compact(bucket, s.clock.wall_us)
+
+
+def spoil(s: Stage) -> None:
+    """Append bytes that are no entry to every file of the index, as a torn write does."""
+    store = s.keep()._store
+    for last in store.disk.listdir(layout.KEYS):
+        if layout.parse_key_file(last) is not None:
+            fd = store.disk.open(f"{layout.KEYS}/{last}", "rw")
+            store.disk.pwrite(fd, b"torn", store.disk.size(fd))
+            store.disk.close(fd)
+
+
+def rebuild(s: Stage) -> None:
+    """Rebuild the index, as one who takes over does."""
+    store = s.keep()._store
+    rebuild_keys(store.dir, store.quarantine)
 
 
 def lose_index(s: Stage) -> None:
@@ -207,9 +215,9 @@ def key_flushed(s: Stage) -> None:
 
 @script
 def key_flushed_beside(s: Stage) -> None:
-    """Another thread of a producer flushes the journal when the entry of a key is about to be written."""
+    """Another thread of a producer flushes the journal while a key is taken."""
     for n, key in enumerate(("one", "two", "one")):
-        s.when("pwrite", "^keys", lambda: s.put("A", 95))
+        s.when("open", "^keys/.*lock", lambda: s.put("A", 95))
         put(s, "A", 90 + n, key=key, on_conflict="replace", durable=False)
         s.put("A", 96)
     s.put("A", 97)
@@ -302,12 +310,91 @@ def key_lost_twice(s: Stage) -> None:
 
 @script
 def key_maker_killed(s: Stage) -> None:
-    """Who makes the file of a key is killed before its name is durable; the next relies on it."""
-    s.when("sync_dir", "^keys", lambda: s.kill("A"))
+    """A keeper that makes the file of a key is killed before its name is durable; the next relies on it."""
+    put(s, "A", 90)
+    s.when("sync_dir", "^keys", s.kill_keeper)
     with contextlib.suppress(Killed):
-        put(s, "A", 90, key="lost")
-    put(s, "B", 90, key="lost")
+        s.deal()
     put(s, "B", 90)
+    s.deal()
+    put(s, "B", 91, key="two")
+
+
+@script
+def key_dealer_killed(s: Stage) -> None:
+    """A keeper is killed when it has entered keys and its checkpoint is not in place; the next enters them again."""
+    put(s, "A", 90)
+    put(s, "A", 91, key="two", durable=False)
+    s.when("rename", "^checkpoint", s.kill_keeper)
+    with contextlib.suppress(Killed):
+        s.deal()
+    cancel(s, "B")
+    put(s, "B", 92)
+    s.deal()
+    put(s, "A", 93, key="two")
+
+
+@script
+def key_dealt_beside_a_look(s: Stage) -> None:
+    """A deal is committed while a producer is between the journals and the index."""
+    s.keep()
+    put(s, "A", 90)
+    s.when("open", "^keys/[0-9a-f]{2}.keys", s.deal)
+    if put(s, "B", 90) is not None:
+        s.oracle.violations.append("a key that is held was given away")
+    put(s, "A", 91, key="two")
+    s.when("open", "^keys/[0-9a-f]{2}.keys", s.deal)
+    put(s, "B", 92, key="two", on_conflict="replace")
+    put(s, "A", 93, key="three")
+    s.when("listdir", "^journal", s.deal)
+    if put(s, "B", 93, key="three") is not None:
+        s.oracle.violations.append("a key that is held was given away")
+
+
+@script
+def key_moved_beside_a_look(s: Stage) -> None:
+    """A message moves, and its old id goes from the index, while a look without a lock reads."""
+    put(s, "A", 90)
+    s.deal()
+
+    def act() -> None:
+        move(s, "A", 91)
+        compact(s)
+
+    s.when("stat", "^keys/[0-9a-f]{2}.keys", act)
+    if s.wheel("B").get(key=KEY) is None:
+        s.oracle.violations.append("a key that is held was not found")
+
+
+@script
+def key_ended_before_the_deal(s: Stage) -> None:
+    """A message ends before it is dealt, so its key is in no file; then the power is cut, and the key taken again."""
+    s.keep()
+    id_ = put(s, "A", 90)
+    assert id_ is not None
+    s.oracle.cancelling(id_)
+    s.wheel("B").cancel(id_, sync="never")
+    put(s, "A", 91, key="two", on_conflict="replace", durable=False)
+    put(s, "A", 92, key="two", on_conflict="replace", durable=False)
+    s.deal()
+    put(s, "B", 93)
+    s.deal()
+    put(s, "B", 94, key="two")
+
+
+@script
+def key_dealt_in_parts(s: Stage) -> None:
+    """More is undealt than a deal covers: some keys are in files, others in journals."""
+    s.keep()
+    for n in range(5):
+        put(s, "AB"[n % 2], 90 + n, key=str(n), durable=n % 3 == 0)
+        s.put_many("A", 100, 101)
+    s.deal()
+    if any(put(s, "C", 90, key=str(n)) is not None for n in range(5)):
+        s.oracle.violations.append("a key that is held was given away")
+    s.deal()
+    s.deal()
+    move(s, "C", 95, key="3")
 
 
 @script
@@ -316,7 +403,7 @@ def key_compactor_killed(s: Stage) -> None:
     put(s, "A", 90)
     for _ in range(3):
         move(s, "A", 91)
-    s.keep()
+        s.deal()
     s.when("sync_dir", "^keys", s.kill_keeper)
     with contextlib.suppress(Killed):
         compact(s)
@@ -378,6 +465,7 @@ def key_compacted(s: Stage) -> None:
     put(s, "A", 0)
     s.claim()
     put(s, "A", 0, key="two")
+    s.deal()
     s.wait(5)
     compact(s)
     if put(s, "B", 90) is not None or put(s, "B", 90, key="two") is not None:
@@ -400,10 +488,10 @@ def key_unflushed_ack(s: Stage) -> None:
 def key_compacted_early(s: Stage) -> None:
     """A list is compacted while the drop because of which an entry goes is not durable."""
     put(s, "A", 0)
+    put(s, "B", 0, key="two")
+    s.deal()
     s.claim()
     s.ack()
-    put(s, "B", 0, key="two")
-    s.claim()
     s.nack(delay=70)
     s.wait(2)
     compact(s)
@@ -459,7 +547,7 @@ def key_busy_retry(s: Stage) -> None:
 
 @script
 def key_retry_in_the_way(s: Stage) -> None:
-    """A producer finds a key held, while the keeper is between the entry of a retry and its frame."""
+    """A producer finds a key held, while the keeper is between the look of a retry and its frame."""
     put(s, "A", 0)
     s.claim()
     (id_,) = s.claimed
@@ -468,7 +556,7 @@ def key_retry_in_the_way(s: Stage) -> None:
         with contextlib.suppress(Locked):
             put(s, "B", 90)
 
-    s.when("fdatasync", "^keys", other)
+    s.when("pwrite", "^journal", other)
     s.nack(id_, delay=5)
     put(s, "B", 90)
 
@@ -488,76 +576,40 @@ def key_death(s: Stage) -> None:
     put(s, "B", 90)
 
 
-# -- batches, and the file of recent entries -----------------------------------------------------------------
+# -- batches, and a rebuild ------------------------------------------------------------------------------------
 
 
 @script
 def key_batch(s: Stage) -> None:
-    """Batches take keys and replace each other; others take them one by one, before and after a merge."""
+    """Batches take keys and replace each other; others take them one by one, before and after a deal."""
     put(s, "A", 90, key="two")
     put_all(s, "A", 90)
     put_all(s, "B", 91)
     put(s, "B", 92, on_conflict="replace")
-    merge(s)
+    s.deal()
     put_all(s, "A", 93, durable=False)
     put(s, "B", 94, key="two", on_conflict="replace")
-    merge(s)
+    s.deal()
     put_all(s, "B", 95)
 
 
 @script
 def key_batch_lost(s: Stage) -> None:
-    """A power cut takes the entries of a batch and leaves its messages; a deal enters them, and a merge comes."""
+    """A power cut leaves the messages of a batch; a deal enters their keys, and the power goes again."""
     put(s, "B", 90, key="two")
     put_all(s, "A", 90, durable=False)
     lose_index(s)
     put_all(s, "B", 91, on_conflict="keep", durable=False)
     put(s, "B", 92, key="three", on_conflict="replace", durable=False)
     put_all(s, "A", 93, keys=("four", "five", "six"), durable=False)
-    merge(s)
     s.deal()
     lose_index(s)
     put_all(s, "C", 94, on_conflict="keep")
 
 
 @script
-def key_batch_flushed(s: Stage) -> None:
-    """Batches take keys without a flush, are flushed and dealt, beside a merge."""
-    s.keep()
-    put_all(s, "A", 90, durable=False)
-    flush(s, "A")
-    put_all(s, "A", 91, keys=("four", "five", "six"), durable=False)
-    merge(s)
-    put_all(s, "A", 92, keys=("seven", "eight", "nine"), durable=False)
-    s.deal()
-    put_all(s, "A", 93, durable=False)
-    put(s, "A", 94, key="ten")
-    put(s, "A", 95, key="eleven")
-
-
-@script
-def key_batch_of_all_that_fits(s: Stage) -> None:
-    """Batches fill the file of recent entries, and merge it by themselves; and one is too large for it."""
-    for n in range(5):
-        put_all(s, "AB"[n % 2], 90, keys=tuple(f"{n}-{i}" for i in range(3)))
-    put_all(s, "A", 91, keys=tuple(f"{n}-{i}" for n in range(2) for i in range(3)))
-    put(s, "B", 92, key="0-0", on_conflict="replace")
-
-
-@script
-def key_batch_maker_killed(s: Stage) -> None:
-    """A batch that makes the file of recent entries is killed before its name is durable; the next relies on it."""
-    put(s, "B", 90)
-    s.when("sync_dir", "^keys", lambda: s.kill("A"))
-    with contextlib.suppress(Killed):
-        put_all(s, "A", 90)
-    put_all(s, "B", 91)
-    put(s, "B", 92, key="two", on_conflict="replace")
-
-
-@script
 def key_batch_torn(s: Stage) -> None:
-    """A batch is killed between its entries and its frame; the next goes on behind them."""
+    """A batch is killed when it is about to write its frame; the next takes its keys."""
     put_all(s, "B", 90)
     s.when("pwrite", "^journal", lambda: s.kill("A"))
     with contextlib.suppress(Killed):
@@ -567,46 +619,8 @@ def key_batch_torn(s: Stage) -> None:
 
 
 @script
-def key_merger_killed(s: Stage) -> None:
-    """A keeper that merges is killed when the new file is in place and its name not durable."""
-    put_all(s, "A", 90)
-    s.keep()
-    s.when("rename", "^keys/recent", lambda: s.when("sync_dir", "^keys", s.kill_keeper))
-    with contextlib.suppress(Killed):
-        merge(s)
-    put_all(s, "B", 95)
-    put(s, "A", 96, key="two", on_conflict="replace")
-
-
-@script
-def key_merged_early(s: Stage) -> None:
-    """Recent entries are merged and compacted while the end of a message is not durable."""
-    put_all(s, "A", 0)
-    s.claim()
-    s.ack()
-    s.wait(2)
-    compact(s)
-    put_all(s, "B", 91)
-    merge(s)
-    put_all(s, "A", 92)
-
-
-@script
-def key_merge_beside_a_look(s: Stage) -> None:
-    """A merge takes place between the two reads of a look without a lock."""
-    s.keep()
-    put_all(s, "A", 90)
-    s.when("open", "^keys/[0-9a-f]", lambda: merge(s))
-    if s.wheel("B").get(key=KEY) is None:
-        s.oracle.violations.append("a key that is held was not found")
-    s.when("open", "^keys/[0-9a-f]", lambda: put_all(s, "A", 91))
-    if s.wheel("B").get(key=KEY) is None:
-        s.oracle.violations.append("a key that is held was not found, for it moved")
-
-
-@script
 def key_retry_beside_a_batch(s: Stage) -> None:
-    """A keeper puts a message back while a batch replaces it; and while one that shares the lock does; nobody waits."""
+    """A keeper puts a message back while a batch replaces it; and while one with the same locks does; nobody waits."""
     put_all(s, "A", 0)
     s.claim()
 
@@ -618,7 +632,7 @@ def key_retry_beside_a_batch(s: Stage) -> None:
         assert id_ in keeper._settler.later
 
     first, second, *_ = s.claimed
-    s.when("pwrite", "^keys/recent", lambda: nack(first))
+    s.when("pwrite", "^journal", lambda: nack(first))
     put_all(s, "A", 90)
     s.claim()
     s.when("pwrite", "^journal", lambda: put_all(s, "A", 91, keys=("four", "five", "six")))
@@ -631,7 +645,7 @@ def key_retry_beside_a_batch(s: Stage) -> None:
 def key_batch_in_the_way(s: Stage) -> None:
     """One comes to take a key while a batch is between its look and its frame."""
     put(s, "B", 90, key="two")
-    s.when("pwrite", "^keys/recent", lambda: put_alone(s, "B", 90))
+    s.when("pwrite", "^journal", lambda: put_alone(s, "B", 90))
     put_all(s, "A", 90, on_conflict="keep")
     put_alone(s, "B", 91)
 
@@ -640,9 +654,22 @@ def key_batch_in_the_way(s: Stage) -> None:
 def key_alone_in_the_way(s: Stage) -> None:
     """A batch comes while one is between its look and its frame."""
     put_all(s, "A", 90, keys=("two", "three", "four"))
-    s.when("pwrite", "^keys/[0-9a-f]", lambda: put_all_alone(s, "A", 90))
+    s.when("pwrite", "^journal", lambda: put_all_alone(s, "A", 90))
     put(s, "B", 92)
     put_all(s, "A", 93, on_conflict="keep")
+
+
+@script
+def key_rebuilt(s: Stage) -> None:
+    """The index is rebuilt while keys are in journals and in files, and others are taken."""
+    put_all(s, "A", 90)
+    s.deal()
+    put(s, "B", 91, on_conflict="replace", durable=False)
+    spoil(s)
+    s.when("rename", "^keys", lambda: put(s, "A", 92, key="two", on_conflict="replace"))
+    rebuild(s)
+    put_all(s, "B", 93, on_conflict="keep")
+    rebuild(s)
 
 
 def put_alone(s: Stage, who: str, in_s: float) -> None:
@@ -659,16 +686,16 @@ def put_all_alone(s: Stage, who: str, in_s: float) -> None:
 
 @script
 def key_batch_retried(s: Stage) -> None:
-    """A keeper puts back many messages at once, which enters them as a batch."""
+    """A keeper puts back many messages at once, as a batch."""
     put_all(s, "A", 0)
     s.claim()
     for id_ in list(s.claimed):
         s.nack(id_, delay=1)
-    merge(s)
+    s.deal()
     s.wait(3)
     s.claim()
     put_all(s, "B", 90)
-    merge(s)
+    s.deal()
     put(s, "A", 91, on_conflict="replace")
 
 
@@ -682,7 +709,7 @@ OPERATIONS: dict[str, Callable[[Stage], object]] = {
     "batch": lambda s: put_all(s, "A", 60),
     "batch kept, unflushed": lambda s: put_all(s, "B", 1, on_conflict="keep", durable=False),
     "batch, unflushed": lambda s: put_all(s, "A", 60, durable=False),
-    "merge": merge,
+    "rebuild": rebuild,
     "keep": lambda s: put(s, "B", 1, on_conflict="keep"),
     "put, unflushed": lambda s: put(s, "A", 70, durable=False),
     "flush": lambda s: flush(s, "A"),

@@ -17,7 +17,7 @@ from typing import Any
 class Inode:
     """A file: what is durable, what was written since, and what a reader sees now."""
 
-    __slots__ = ("data", "durable", "errors", "links", "locked_by", "number", "shared_by", "told", "writes")
+    __slots__ = ("data", "durable", "errors", "links", "locked_by", "number", "told", "writes")
 
     def __init__(self, number: int, durable: bytes = b"") -> None:
         self.number = number
@@ -26,7 +26,6 @@ class Inode:
         self.writes: list[tuple[int, bytes | None]] = []
         self.links = 0
         self.locked_by: tuple[object, int] | None = None
-        self.shared_by: set[tuple[object, int]] = set()
         self.errors = 0
         """How often write-back has failed."""
         self.told = 0

@@ -94,7 +94,6 @@ class ProcessDisk:
         self._heard.pop(fd, None)
         if inode.locked_by == (self, fd):
             inode.locked_by = None
-        inode.shared_by.discard((self, fd))
 
     # -- files -----------------------------------------------------------------------------------------------
 
@@ -312,21 +311,13 @@ class ProcessDisk:
     def lock(self, fd: int, *, wait: bool) -> bool:
         self._enter("lock", "")
         inode = self._fds[fd][0]
-        while (inode.locked_by is not None and inode.locked_by != (self, fd)) or inode.shared_by - {(self, fd)}:
+        while inode.locked_by not in (None, (self, fd)):
             if not wait or self.machine.blocked is None:
                 return False
             self.machine.blocked()
             if not self.alive:
                 raise Killed
         inode.locked_by = (self, fd)
-        return True
-
-    def share(self, fd: int) -> bool:
-        self._enter("lock", "")
-        inode = self._fds[fd][0]
-        if inode.locked_by is not None:
-            return False
-        inode.shared_by.add((self, fd))
         return True
 
     def is_free(self, fd: int) -> bool:
@@ -337,7 +328,6 @@ class ProcessDisk:
         inode = self._fds[fd][0]
         if inode.locked_by == (self, fd):
             inode.locked_by = None
-        inode.shared_by.discard((self, fd))
 
     def open_hints(self, name: str) -> int | None:
         return None

@@ -13,7 +13,6 @@ from typing import Any
 
 from filewheel.errors import KeyHeld, NotFound
 from filewheel.firing.cancelled import Cancelled
-from filewheel.format import layout
 from filewheel.keeper import Keeper
 from filewheel.laps.deal import Deal
 from filewheel.message import US_PER_S, MessageId
@@ -126,8 +125,6 @@ class Race:
                         self.retry(consumer, keeper)
                     elif act == "compact":
                         self.compact(keeper)
-                    elif act == "merge":
-                        self.merge(keeper)
                     elif act == "deal":
                         Deal(keeper._store, spread=True, finished=keeper._head.finished).run()
                     elif act == "look":
@@ -143,8 +140,8 @@ class Race:
     def compact(self, keeper: Keeper) -> None:
         """Compact what there is of the index of keys."""
         for bucket in {keeper._keys.hash_of(key)[0] for key in self.oracle.keys}:
-            keeper._keys._left.pop(bucket, None)
-            keeper._keys.tidy(self.world.clock.wall_us, [bucket])
+            if keeper._keys.read(bucket):
+                keeper._housekeeper._keys.compact(bucket, self.world.clock.wall_us)
 
     def batching(self, count: int) -> Callable[[ProcessDisk], None]:
         """Return the body of a producer that enqueues batches with the keys of others and one of its own."""
@@ -173,12 +170,6 @@ class Race:
             disk.kill()
 
         return body
-
-    def merge(self, keeper: Keeper) -> None:
-        """Merge the recent entries of keys, as the keeper does."""
-        with keeper._keys.locked(layout.KEY_RECENT, 0) as is_locked:
-            if is_locked:
-                keeper._keys.merge()
 
     def keying(self, count: int, *, replacing: bool, shared: Producer | None = None) -> Callable[[ProcessDisk], None]:
         """Return the body of a producer, or a thread of one that is `shared`, that does things with two keys."""
@@ -396,12 +387,12 @@ def keys(race: Race) -> None:
 
 
 def key_batches(race: Race) -> None:
-    """Batches take keys at once, beside producers that take them one by one, and keepers that retry and merge."""
+    """Batches take keys at once, beside producers that take them one by one, and keepers that retry and compact."""
     for name in ("batch 1", "batch 2"):
         race.process(name, race.batching(4))
     race.process("producer", race.keying(6, replacing=True))
     for name in ("keeper 1", "keeper 2"):
-        race.process(name, race.keeping("claim", "merge", "retry", "compact", "claim", "merge", "deal", times=3))
+        race.process(name, race.keeping("claim", "deal", "retry", "compact", "claim", "retry", "deal", times=3))
     if race.world.rng.random() < 0.5:
         reaper = ProcessDisk(race.world.machine)
         victims = [disk for _, disk, _ in race.actors]

@@ -14,9 +14,8 @@ import filewheel.firing.reserve
 import filewheel.firing.settler
 import filewheel.journal.appender
 import filewheel.keeper
-import filewheel.keys.files
-import filewheel.keys.group_commit
 import filewheel.keys.index
+import filewheel.keys.upkeep
 import filewheel.laps.deal
 import filewheel.laps.lap_writer
 import filewheel.laps.slot
@@ -69,18 +68,15 @@ def tiny(
     patch(filewheel.lookup.index, "RUN_RECORDS", 3)
     patch(filewheel.lookup.index, "IDS_MAX", 12)
     patch(filewheel.lookup.finder, "_FEW", 1)
-    patch(filewheel.keys.index, "LISTED_MAX", 4)
-    patch(filewheel.keys.index, "LISTED_EACH_MAX", 3)
-    patch(filewheel.keys.index, "MANY", 3)
-    patch(filewheel.keys.index, "RECENT_ENTRIES_MAX", 12)
-    patch(filewheel.keys.files, "_RECENT_FILL_BYTES", 400)
+    patch(filewheel.keys.index, "REMEMBERED_BYTES", 400)
+    patch(filewheel.keys.upkeep, "LISTED_MAX", 4)
+    patch(filewheel.keys.upkeep, "HELD_BYTES", 64)
     for module in (
         filewheel.journal.appender,
         filewheel.disk.begun,
         filewheel.disk.hint,
         filewheel.lookup.finder,
-        filewheel.keys.files,
-        filewheel.keys.group_commit,
+        filewheel.keys.index,
         filewheel.keeper,
         filewheel.laps.store,
         filewheel.firing.settler,

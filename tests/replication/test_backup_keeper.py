@@ -79,17 +79,17 @@ def test_every_key_that_lives_is_known_in_the_backup_at_each_moment(pair: Pair) 
                 pair.kill()
             lives = pair.pending(pair.backup)
             for name in range(7):
-                held = keys.find(f"key {name}").id
+                held = keys.find([f"key {name}"])[f"key {name}"].id
                 with Wheel(pair.backup) as backup:
                     has = [m.id for m in backup.list() if m.headers.get(KEY) == f"key {name}"]
                 assert (held in has) if has else held is None or held in lives
         pair.settle(3)
         for name in range(7):
             with Wheel(pair.primary) as primary:
-                held_here = Keys(open_directory(pair.primary, write=False)).find(f"key {name}").id
+                held_here = Keys(open_directory(pair.primary, write=False)).find([f"key {name}"])[f"key {name}"].id
                 assert held_here is not None
                 assert primary.get(held_here) is not None
-            assert keys.find(f"key {name}").id == held_here
+            assert keys.find([f"key {name}"])[f"key {name}"].id == held_here
 
 
 def test_a_message_that_moved_goes_on_in_both_when_its_first_id_is_cancelled(pair: Pair) -> None:

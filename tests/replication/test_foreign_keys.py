@@ -23,7 +23,7 @@ from tests.test_wheel_foreign_places import KEYS, KINDS, put
 
 ONE = "keys/one of a bucket"
 SAY = Promoting._say
-NAMES = [layout.key_file(layout.KEY_RECENT), layout.KEYS_LOCK, layout.KEYS, ONE]
+NAMES = [layout.key_file(layout.KEY_RECENT), layout.key_lock(0), layout.KEYS, ONE]
 
 
 @pytest.fixture
@@ -33,7 +33,6 @@ def mirror(tmp_path: Path) -> Pair:
     pair.open()
     with Wheel(pair.primary, clock=pair.clock) as wheel:
         wheel.enqueue(b"dealt", delay=600, key="single")
-        pair.settle(1)  # so it is entered alone, into a bucket
         wheel.enqueue_many([b"dealt"] * 10, delay=600, keys=KEYS[:10])
         pair.settle(2)
         pair.close()
@@ -50,7 +49,7 @@ def spoil(pair: Pair, name: str, kind: str) -> str:
     """Put something foreign in a place in the backup; return its name."""
     if name == ONE:
         with Wheel(pair.backup) as wheel:
-            name = layout.key_file(wheel._keys.bucket_of("single"))
+            name = layout.key_file(wheel._keys.hash_of("single")[0])
     put(pair.backup / name, kind)
     pair.damaged.append(pair.backup)
     return name
@@ -92,7 +91,8 @@ def test_a_mirror_with_something_foreign_among_its_files_of_keys_is_promoted_onl
 
 
 def test_a_file_of_keys_that_is_too_long_is_made_again_by_a_forced_promotion(mirror: Pair) -> None:
-    name = layout.key_file(layout.KEY_RECENT)
+    with Wheel(mirror.backup) as wheel:
+        name = layout.key_file(wheel._keys.hash_of("single")[0])
     mirror.damaged.append(mirror.backup)
     os.truncate(mirror.backup / name, 1 << 40)
     assert f"{name} is too long" in status_of(mirror).why
@@ -107,20 +107,20 @@ def test_a_file_of_keys_that_is_too_long_costs_a_running_backup_only_the_keys_of
     bad, *others = [f"key-{n}" for n in range(20)]
     pair.tick()
     (pair.backup / "keys").mkdir(exist_ok=True)
-    with (pair.backup / layout.key_file(keys.bucket_of(bad))).open("wb") as file:
+    with (pair.backup / layout.key_file(keys.hash_of(bad)[0])).open("wb") as file:
         file.truncate(1 << 40)
     pair.damaged.append(pair.backup)
     with pair.wheel() as wheel:
         ids = wheel.enqueue_many([b"x"] * 20, delay=5000, keys=[bad, *others])
         pair.settle(1)
         assert pair.pending(pair.backup) == set(ids)
-    others = [key for key in others if keys.bucket_of(key) != keys.bucket_of(bad)]
+    others = [key for key in others if keys.hash_of(key)[0] != keys.hash_of(bad)[0]]
     assert len(others) > 10
-    assert all(keys.listed(key) for key in others)
+    assert all(keys.ids_of(key) for key in others)
     assert not list((pair.backup / "quarantine").glob("*")), "each frame is whole"
     pair.close()
     repair(open_directory(pair.backup, write=True))
-    assert keys.listed(bad) == [bytes(ids[0])]
+    assert keys.ids_of(bad) == [bytes(ids[0])]
 
 
 def test_a_mirror_is_promoted_without_force_after_a_repair(mirror: Pair) -> None:
@@ -135,11 +135,11 @@ def test_a_forced_promotion_that_is_killed_after_it_put_a_file_of_keys_aside_ent
 ) -> None:
     spoil(mirror, ONE, "pipe")
 
-    def die(*_: object) -> None:
+    def die(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Keys, "replace", die)
+        patch.setattr("filewheel.keys.upkeep.write_aside", die)
         patch.setattr(Promoting, "_say", lambda act, role, epoch: None if role == "backup" else SAY(act, role, epoch))
         with pytest.raises(KeyboardInterrupt):
             promote(mirror.backup, env=SYSTEM.using(clock=mirror.clock), force=True, wait_s=1)

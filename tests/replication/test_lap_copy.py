@@ -187,7 +187,7 @@ def test_keys_of_messages_that_are_copied_are_known_in_the_backup(pair: Pair) ->
     pair.tick(3)
     assert in_journals(pair.backup) == 0
     keys = Keys(open_directory(pair.backup, write=False))
-    assert [set(keys.listed(f"key-{n}")) for n in range(20)] == [{bytes(i)} for i in ids]
+    assert [set(keys.ids_of(f"key-{n}")) for n in range(20)] == [{bytes(i)} for i in ids]
 
 
 @pytest.mark.damages

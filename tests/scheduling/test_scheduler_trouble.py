@@ -29,7 +29,7 @@ from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.errors import Damaged
 from filewheel.format import layout
-from filewheel.keys.bucket import BUCKET_BYTES_MAX
+from filewheel.format.key_entries import BUCKET_BYTES_MAX
 from filewheel.keys.index import Keys
 from filewheel.scheduling import dispatcher, engine
 from filewheel.testing import FakeClock as PassingClock
@@ -180,7 +180,7 @@ def test_a_bad_file_of_keys_leaves_the_outcomes_that_need_it_and_every_other_cal
     for n in range(4):
         scheduler.enqueue("work", [n], delay=n, key=f"k{n}")
     clock.advance(1)
-    bad = wheel_dir / layout.key_file(Keys(open_directory(wheel_dir, write=False)).bucket_of("k0"))
+    bad = wheel_dir / layout.key_file(Keys(open_directory(wheel_dir, write=False)).hash_of("k0")[0])
     kept = bad.read_bytes() if bad.exists() else b""
     bad.touch()
     os.truncate(bad, BUCKET_BYTES_MAX + 1)

@@ -9,14 +9,16 @@ Invariant: a message that was added is in memory when it is due before the front
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Collection, Iterator
 
 from filewheel.errors import disk_errors
 from filewheel.format import layout
 from filewheel.format.record import CANCELLED, ID, pack_drop
 from filewheel.kafka.partition.losses import Losses
 from filewheel.keeper import Keeper
-from filewheel.keys.index import LockedKeys
+from filewheel.keys import unique
+from filewheel.keys.index import KeyHolder
 from filewheel.laps.window import Budget
 from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S, due_of, id_floor
 from filewheel.native.compiled import part
@@ -78,13 +80,16 @@ class LogKeeper(Keeper):
         self._known_from = frontier
         return self._first_above
 
-    def hold_keys(self, keys: Iterable[str]) -> LockedKeys:
-        """Lock unique keys, to be used in a `with`: those of messages that are to be added, or cancelled."""
-        return self._keys.hold(keys)
+    @contextlib.contextmanager
+    def holding_keys(self, keys: Collection[str]) -> Iterator[dict[str, KeyHolder]]:
+        """Hold the locks of unique keys in a `with`, and yield their holders: each key may be given to a message.
 
-    def enter_keys(self, hold: LockedKeys, pairs: Iterable[tuple[str, bytes]]) -> None:
-        """Enter the keys of messages that are about to be added. Durable on return (U2). Raises DiskError."""
-        hold.note(pairs, self._store.own)
+        Raises Locked, DiskError.
+        """
+        with unique.holding(self._keys, keys):
+            looked = self._keys.look(keys)
+            self._keys.flush_drops(looked, self._store.own)
+            yield looked.holders
 
     def pending_ids(self, lo: bytes, budget: Budget) -> tuple[list[bytes], bytes, bool]:
         """Return the ids of pending messages from `lo` on, in order, claimed ones too; those of dead letters are left

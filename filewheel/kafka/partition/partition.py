@@ -234,7 +234,7 @@ class Partition:
     def _take_in_keyed(self, puts: Sequence[Put]) -> None:
         for start, end in self._packer.portions(puts):
             part = puts[start:end]
-            with settled_keys(self._keeper, part, self._is_done, self._clock.now_us()) as (kept, cancelled):
+            with settled_keys(self._keeper, part, self._is_done) as (kept, cancelled):
                 self._add(self._packer.body(kept), cancelled)
             self._ingested = part[-1].offset + 1
 

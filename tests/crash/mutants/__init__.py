@@ -1,6 +1,6 @@
 """The rules of the protocol, each with the operation that switches it off, and the test that fails then.
 
-The tags in capitals are the rules of docs/adr/0002-the-protocol.md; F is also a failed flush, U are unique keys (ADR 14),
+The tags in capitals are the rules of docs/adr/0002-the-protocol.md; F is also a failed flush, U are unique keys (ADR 78),
 V moves (ADR 28), B backups (ADR 16), M mirrored copies, C the delay service on Kafka. Other safeguards have no mark: a
 test holds them. A mark in the source, `# mutant: NAME`, stands on
 the statement that a mutant changes (tests/crash/mutate.py); tests/crash/operations.py has the changes. `killer` is what a

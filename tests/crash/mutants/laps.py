@@ -36,8 +36,6 @@ MUTANTS: list[Mutant] = [
       "tests/replication/test_foreign_keys.py::test_a_mirror_with_something_foreign_among_its_files_of_keys_is_promoted_only_by_force"),
     m("bad-keys-stay", "B", NEVER, "a forced promotion puts it aside",
       "tests/replication/test_foreign_keys.py::test_a_mirror_with_something_foreign_among_its_files_of_keys_is_promoted_only_by_force"),
-    m("keys-aside-forgotten", "B", gives("0"), "also if an earlier one was interrupted, it enters the keys of such a file again",
-      "tests/replication/test_foreign_keys.py::test_a_forced_promotion_that_is_killed_after_it_put_a_file_of_keys_aside_enters_its_keys_when_it_is_repeated"),
     m("lacking-named", "B", DROP, "a backup forgets the files that it lacks, and is healed",
       "tests/replication/test_lacking.py::test_a_backup_that_lacks_a_file_is_stale_until_it_is_healed"),
     m("lacking-promoted", "B", NEVER, "a backup that lacks a file is not promoted unless it is forced",

@@ -36,8 +36,6 @@ MUTANTS: list[Mutant] = [
       "tests/replication/test_lap_copy.py::test_a_lap_that_is_opened_into_seconds_after_it_was_planned_is_not_copied_beside_a_file_of_it"),
     m("keeper-keeps-none", "B1", DROP, "a keeper that runs when a backup is added keeps segments for it",
       "tests/replication/test_link.py::test_segments_that_are_covered_by_a_keeper_that_ran_before_there_was_a_backup_are_kept_for_it"),
-    m("given-back-keyless", "U", DROP, "a message that is given back has its key again",
-      "tests/replication/test_link_losses.py::test_a_message_that_is_given_back_has_its_key_again"),
     # -- what the model of sets sees -------------------------------------------------------------------------
     m("repeats-forgotten", "B4", NEVER, "in a set a drop that has met one copy of its put is kept for the other",
       "saga 12 @420"),
