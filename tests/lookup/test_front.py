@@ -124,6 +124,43 @@ def test_more_new_messages_than_are_remembered_move_the_horizon(wheel: Wheel, mo
     assert first(wheel, 40) == list(ids[:40])
 
 
+def packed(first: int, count: int, size: int) -> list[bytes]:
+    return [pack_message(Message(MessageId.make(us, 3, us), bytes(size))) for us in range(first, first + count)]
+
+
+def frame_of(puts: list[bytes], drops: list[bytes]) -> Frame:
+    """A frame with these puts, and drops of those."""
+    records = b"".join([*(pack_drop(put[ID], CANCELLED) for put in drops), *puts])
+    ids = [put[ID] for put in [*puts, *drops]]
+    return Frame(0, 0, 1, 0, len(puts), len(drops), min(ids), max(ids), records)
+
+
+def test_what_is_remembered_of_long_messages_is_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "BYTES_MAX", 10_000)
+    later, early = packed(1000, 50, 1000), packed(100, 30, 1000)
+    known = Front(later, 3)
+    assert known.first(Filter(), 9) == later[:9]
+    assert known.first(Filter(), 11) is None  # they are on disk
+    known.take(frame_of(early, []))  # 40 KB then, and 20 are too many
+    assert known.first(Filter(), 9) == early[:9]
+    assert known.first(Filter(), 11) is None
+    known.take(frame_of([], early[:8]))
+    known.take(frame_of(packed(50, 8, 1000), []))  # what was dropped takes no room
+    assert known.first(Filter(), 9) == [*packed(50, 8, 1000), early[8]]
+    assert sum(map(len, known._puts.values())) == known._bytes <= 10_000
+
+
+def test_however_long_they_are_as_many_as_are_wanted_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "BYTES_MAX", 10_000)
+    later, early = packed(1000, 50, 1000), packed(100, 30, 1000)
+    known = Front(later, 20)
+    assert known.has(20)
+    assert not known.has(21)
+    known.take(frame_of(early, []))
+    assert known.has(20)
+    assert known.first(Filter(), 20) == early[:20]
+
+
 def test_what_is_asked_for_beyond_what_is_remembered_is_walked_to(
     wheel: Wheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

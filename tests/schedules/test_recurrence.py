@@ -16,7 +16,9 @@ from filewheel.message import DUE_END_US
 from filewheel.schedules.cron import Cron
 from filewheel.schedules.recurrence import (
     Every,
+    Once,
     Recurrence,
+    Unreadable,
     from_text,
     is_skipped,
     next_due,
@@ -114,6 +116,8 @@ def test_a_definition_survives_as_text_in_a_header(recurrence: Recurrence) -> No
 
 def test_the_text_is_what_is_stored_on_disk_and_stays_as_it_is() -> None:
     assert Every(90, 5).to_text() == '{"every_us":90000000,"start_us":5}'
+    assert Once(5).to_text() == '{"at_us":5}'
+    assert Unreadable('{"moons":3}', "it is of a newer version").to_text() == '{"moons":3}'
     assert Cron("0 9 * * Mon-Fri", "Europe/Berlin").to_text() == '{"cron":"0 9 * * mon-fri","tz":"Europe/Berlin"}'
 
 
@@ -247,3 +251,23 @@ def test_a_policy_that_does_not_exist_is_refused(missed: str) -> None:
     for call in (lambda: next_due(Every(60), 0, 0, missed), lambda: is_skipped(0, 0, missed, 0)):  # type: ignore[arg-type]
         with pytest.raises(BadArgument, match="missed is 'once', 'all' or 'skip'"):
             call()
+
+
+def test_a_single_time_comes_once_and_is_the_same_as_one_of_that_time() -> None:
+    once = Once(1_800_000_000_000_000)
+    assert once.after(once.at_us - 1) == once.at_us
+    assert list(once.times(once.at_us - 1)) == [once.at_us]
+    assert list(once.times(once.at_us)) == []
+    for late in (once.at_us, once.at_us + 1):
+        with pytest.raises(BadArgument, match="has passed"):
+            once.after(late)
+    assert once == Once(once.at_us) == from_text(once.to_text())
+    assert once != Once(once.at_us + 1)
+    assert once != once.at_us
+    assert len({once, Once(once.at_us)}) == 1
+
+
+@pytest.mark.parametrize("at_us", [True, 1.5, "5", None, -1, DUE_END_US])
+def test_a_single_time_is_a_whole_number_of_microseconds_within_the_calendar(at_us: object) -> None:
+    with pytest.raises(BadArgument):
+        Once(at_us)  # type: ignore[arg-type]
