@@ -25,7 +25,9 @@ SESSION_S = 6.0
 class Live:
     """The topics of one service."""
 
-    def __init__(self, bootstrap: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, *, partitions: int = 1, keyed: bool = False, config: Mapping[str, str] | None = None
+    ) -> None:
         """Make them. `config` are settings of each client that a test has here."""
         from confluent_kafka.admin import AdminClient
 
@@ -33,9 +35,10 @@ class Live:
         self.target = f"{self.topic}-target"
         self.bootstrap = bootstrap
         self.config = {"bootstrap.servers": bootstrap, **(config or {})}
+        self.policy = Policy(self.topic, keyed=keyed)
         self.partitions = partitions
         self.admin = AdminClient(self.config)
-        make_topics(self.config, Policy(self.topic), partitions=partitions)
+        make_topics(self.config, self.policy, partitions=partitions)
         make_topic(self.admin, self.target)
 
     def put(self, *names: bytes, after_ms: int = 0, partition: int = 0, in_transaction: bool = False) -> None:
@@ -83,7 +86,7 @@ class Live:
     def node(self, data: Path, name: str = "a", **settings: Any) -> Iterator[DelayService]:
         """Run a node until the end of the block, or until it ends with an error, which is raised at the end."""
         service = delay_service(
-            self.config, Policy(self.topic), data, group=f"filewheel-{self.topic}", node=name,
+            self.config, self.policy, data, group=f"filewheel-{self.topic}", node=name,
             settings=Settings(**{"session_s": SESSION_S, **settings}),
         )  # fmt: skip
         failures: list[BaseException] = []

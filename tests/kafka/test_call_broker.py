@@ -13,7 +13,11 @@ import msgpack
 import pytest
 
 from filewheel import MissingTopic, Retry
+from filewheel.env import SYSTEM_CLOCK
 from filewheel.kafka import KafkaScheduler
+from filewheel.message import US_PER_S
+from tests.kafka.live import WAIT_S, Live
+from tests.kafka.reading import read
 from tests.project.test_docs import filewheel, run_blocks, shell
 from tests.support import REPO, eventually
 
@@ -89,6 +93,38 @@ def test_exactly_once_each_outcome_exists_once_though_workers_come_and_go(
     eventually(lambda: len(outcomes()) == 120, timeout_s=60)
     second.stop()
     assert set(outcomes().values()) == {1}
+
+
+def test_an_occurrence_that_comes_due_while_its_node_is_away_is_called_though_another_worker_joins(
+    kafka: str, tmp_path: Path
+) -> None:
+    live = Live(kafka, keyed=True)
+    calls = f"{live.topic}.calls"
+    start_s = SYSTEM_CLOCK.now_us() / US_PER_S + 20
+    called: list[int] = []
+
+    def a_worker() -> KafkaScheduler:
+        scheduler = KafkaScheduler(kafka, topic=live.topic, calls=calls, keyed=True, session_s=6)
+        scheduler.every(86_400, name="daily", start=start_s)(scheduler.on("daily")(lambda: called.append(1)))
+        return scheduler
+
+    first, second = a_worker(), a_worker()
+    first.make_topics(partitions=2)
+    with live.node(tmp_path / "a") as service:
+        first.start()
+        eventually(lambda: service.status() and service.status()[0].ingested, timeout_s=WAIT_S)
+        first.stop()
+    eventually(lambda: SYSTEM_CLOCK.now_us() / US_PER_S > start_s + 0.5)
+    second.start()  # it is given partitions, and produces the occurrence of tomorrow
+    eventually(lambda: len(read(kafka, live.topic)) >= 2, timeout_s=WAIT_S)
+    assert not called
+    with live.node(tmp_path / "a"):
+        eventually(lambda: called, timeout_s=WAIT_S)
+        eventually(lambda: len(read(kafka, live.topic)) >= 3, timeout_s=WAIT_S)
+    second.stop()
+    assert called == [1]
+    dues = [int(dict(message.headers())["filewheel-due-ms"]) for message in read(kafka, live.topic)]
+    assert dues[-1] == dues[0] + 86_400_000
 
 
 def test_a_missing_topic_is_named_with_the_next_command(kafka: str, topic: Callable[..., str]) -> None:
