@@ -15,7 +15,7 @@ from filewheel.checks import check_items, shown
 from filewheel.errors import BadArgument, KeyHeld, Locked, NotFound
 from filewheel.firing.cancelled import Cancelled, Look
 from filewheel.format.settings import Sync, check_sync
-from filewheel.keys import unique
+from filewheel.keys.unique import Ask, put_all
 from filewheel.message import US_PER_S, Message, MessageId, receipt
 from filewheel.schedules.definition import (
     GRACE_US,
@@ -26,11 +26,14 @@ from filewheel.schedules.definition import (
     Unset,
     check_name,
     schedule_key,
+    schedule_of,
 )
 from filewheel.schedules.edit import Edit
 from filewheel.schedules.plain import PlainSchedule, checked
-from filewheel.schedules.planting import Plant, plant_all
+from filewheel.schedules.planting import Plant, decide
 from filewheel.schedules.recurrence import Missed
+
+_TRIES = 100
 
 
 class ScheduleChanges(Changes):
@@ -144,36 +147,47 @@ class ScheduleChanges(Changes):
         plants_of: Callable[[Sequence[StoredSchedule | None]], Sequence[Plant]],
         sync: Sync | None,
     ) -> list[MessageId]:
-        return plant_all(_Site(self, self._sync if sync is None else check_sync(sync)), names, plants_of)
+        """Plant schedules in one frame, all or none; return the ids of their next occurrences, `kept` where they stay.
 
+        `plants_of` returns them, given what is stored of these names now. Two administrators and a keeper may do this
+        at once: the frame is written only if the messages that were read still have the keys; else all is done again.
+        Raises the error of the first that is refused.
+        """
+        sync = self._sync if sync is None else check_sync(sync)
+        keys = [schedule_key(name) for name in names]
+        for _ in range(_TRIES):
+            living, now_us = self._holders(keys), self._clock.now_us()
+            plants = plants_of([None if m is None else schedule_of(m) for m in living])
+            decided = [
+                decide(plant, message, now_us=now_us, has_begun=self._has_begun, path=self.path)
+                for plant, message in zip(plants, living, strict=True)
+            ]
+            asks = [one for one in decided if isinstance(one, Ask)]
+            made = iter(self._put_all(asks, sync) if asks else ())
+            ids = [next(made) if isinstance(one, Ask) else one for one in decided]
+            found = [one for one in ids if isinstance(one, MessageId)]
+            if len(found) == len(names):
+                return found
+            for each in ids:
+                if isinstance(each, Locked):
+                    raise each
+            # The message that had a key is another now: it fired, or someone else planted.
+        raise KeyHeld(
+            f"the schedule {names[0]!r} changes faster than it can be replaced",
+            key=keys[0],
+            path=self.path,
+            hint="try again",
+        )
 
-class _Site:
-    """A wheel as a place for schedules."""
-
-    def __init__(self, wheel: Changes, sync: Sync) -> None:
-        self._wheel = wheel
-        self._sync = sync
-        self.path = wheel.path
-
-    def now_us(self) -> int:
-        """Return the present time."""
-        return self._wheel._clock.now_us()
-
-    def living(self, keys: Sequence[str]) -> list[Message | None]:
-        """Return the messages that have these keys."""
-        return self._wheel._holders(keys)
-
-    def has_begun(self, message: Message) -> bool:
+    def _has_begun(self, message: Message) -> bool:
         """Return whether the work on a message has begun; False if that is not known: it may be done twice then."""
-        return Look(self._wheel._dir).outcomes([message.id])[message.id] is Cancelled.BEGUN
+        return Look(self._dir).outcomes([message.id])[message.id] is Cancelled.BEGUN
 
-    def write(self, asks: Sequence[unique.Ask]) -> list[MessageId | KeyHeld | Locked]:
-        """Write messages as one frame, all or none."""
-        wheel = self._wheel
-        journal = wheel._writer()
-        made, ticket = unique.put_all(wheel._keys, journal, asks, all_or_none=True)
+    def _put_all(self, asks: Sequence[Ask], sync: Sync) -> list[MessageId | KeyHeld | Locked]:
+        journal = self._writer()
+        made, ticket = put_all(self._keys, journal, asks, all_or_none=True)
         if ticket is None:
             return made
-        copies = journal.wait_durable(ticket, self._sync)
-        wheel._hint.send(self.now_us())
+        copies = journal.wait_durable(ticket, sync)
+        self._hint.send(self._clock.now_us())
         return [receipt(one, copies) if isinstance(one, MessageId) else one for one in made]

@@ -152,7 +152,7 @@ def _ended(view: WheelView, wanted: Wanted, live: dict[str, Any], trouble: str) 
 
 
 def _schedules(view: WheelView, wanted: Wanted, live: dict[str, Any], trouble: str) -> Sight:
-    found = view.schedules().value.found
+    found = [(stored, stored.occurrence) for stored in view.schedules().value.found]
     return Sight(wanted, live, view.ahead().value, found[: wanted.limit], trouble=trouble)
 
 

@@ -18,8 +18,8 @@ from filewheel.format.record import ID, readable_records, unpack_put
 from filewheel.laps.window import spans_of
 from filewheel.live.message_fields import schedule_fields
 from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
-from filewheel.message import SCHEDULE, Message
-from filewheel.schedules.definition import StoredSchedule, schedule_key, schedule_of
+from filewheel.message import SCHEDULE
+from filewheel.schedules.definition import StoredSchedule, schedule_of
 from filewheel.tools.dump import iso
 from filewheel.wheel import Wheel
 
@@ -31,21 +31,21 @@ _TRIES = 4
 
 @dataclass
 class Schedules:
-    """Schedules with the message that waits for the next time, or runs; the next to come is first."""
+    """Schedules, each with the message that waits for its next time, or runs; the next to come is first."""
 
-    found: list[tuple[StoredSchedule, Message]] = field(default_factory=list)
+    found: list[StoredSchedule] = field(default_factory=list)
     is_cut: bool = False
     """There are more."""
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields."""
-        return {"schedules": [occurrence_fields(*one) for one in self.found], "cut": self.is_cut}
+        return {"schedules": [_fields(stored) for stored in self.found], "cut": self.is_cut}
 
 
-def occurrence_fields(definition: StoredSchedule, message: Message) -> dict[str, Any]:
-    """Return the JSON fields of a schedule, as `inspect schedules` prints them."""
+def _fields(stored: StoredSchedule) -> dict[str, Any]:
+    message = stored.occurrence
     return {
-        **schedule_fields(definition),
+        **schedule_fields(stored),
         "handler": message.topic,
         "next": iso(message.due_us),
         "next_us": message.due_us,
@@ -70,9 +70,7 @@ def find_schedules(wheel: Wheel, directory: Directory) -> Schedules:
 
 def refreshed(wheel: Wheel, known: Schedules) -> Schedules:
     """Return known schedules with their present occurrences. Cost: a look-up of a key each."""
-    messages = [wheel.get(key=schedule_key(definition.name)) for definition, _ in known.found]
-    found = [(definition, message) for message in messages if message and (definition := schedule_of(message))]
-    return Schedules(sorted(found, key=_next), known.is_cut)
+    return Schedules([*wheel.schedules([stored.name for stored in known.found])], known.is_cut)
 
 
 def _candidates(snapshot: Snapshot, directory: Directory) -> Iterator[bytes]:
@@ -87,13 +85,8 @@ def _sorted(snapshot: Snapshot, ids: set[bytes]) -> Schedules:
     found = []
     for put in snapshot.find(ids).values():
         with contextlib.suppress(Damaged):
-            message = unpack_put(put)
-            definition = schedule_of(message)
-            if definition is not None:
-                found.append((definition, message))
-    found.sort(key=_next)
+            stored = schedule_of(unpack_put(put))
+            if stored is not None:
+                found.append(stored)
+    found.sort(key=lambda stored: (stored.occurrence.due_us, stored.name))
     return Schedules(found[:SCHEDULES_MAX], len(found) > SCHEDULES_MAX)
-
-
-def _next(one: tuple[StoredSchedule, Message]) -> tuple[int, str]:
-    return one[1].due_us, one[0].name

@@ -192,13 +192,8 @@ class StoredSchedule(Definition):
 
     @property
     def is_plain(self) -> bool:
-        """Whether its occurrences are plain messages, which `filewheel run` fires too, and not calls of a handler."""
-        return is_plain(self)
-
-
-def is_plain(stored: StoredSchedule) -> bool:
-    """Return whether any consumer that writes the next occurrence may fire this one."""
-    return ARGS not in stored.occurrence.headers and not stored.is_declared
+        """Whether its occurrences are plain messages, which any consumer that writes the next one may fire."""
+        return ARGS not in self.occurrence.headers and not self.is_declared
 
 
 def schedule_of(message: Message) -> StoredSchedule | None:

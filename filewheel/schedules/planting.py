@@ -1,18 +1,16 @@
 """Plants schedules: enters the next occurrence of each, or replaces the one that waits.
 
-Two administrators and a keeper may do this at once. So what waits is read first, and the frame is written only if the
-same message still has the key; otherwise everything is decided again.
-Invariants: several schedules are planted in one frame; none is planted if one is refused. An occurrence that is due is
-never replaced by another time: with any new definition it keeps its due, unless it runs already.
+The wheel writes what is decided here (schedule_changes.py).
+Invariant: an occurrence that is due is never replaced by another time: with any new definition it keeps its due, unless
+it runs already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from filewheel.errors import BadArgument, KeyHeld, Locked
+from filewheel.errors import BadArgument, KeyHeld
 from filewheel.format.ids import MINT
 from filewheel.format.record import pack_middle, pack_payload
 from filewheel.keys.unique import Ask
@@ -29,9 +27,8 @@ from filewheel.message import (
     MessageId,
     receipt,
 )
-from filewheel.schedules.definition import ASTRAY_US, Definition, StoredSchedule, schedule_key, schedule_of
+from filewheel.schedules.definition import ASTRAY_US, Definition, StoredSchedule, schedule_of
 
-_TRIES = 100
 _OWN = (KEY, SCHEDULE, OF_SCHEDULE, HISTORY, DETAILS, DUE, WAITS)
 """Headers that are not the caller's."""
 
@@ -60,93 +57,35 @@ class Plant:
         )
 
 
-class Site(Protocol):
-    """Where schedules are planted: a wheel."""
-
-    path: str
-
-    def now_us(self) -> int:
-        """Return the present time."""
-
-    def living(self, keys: Sequence[str]) -> list[Message | None]:
-        """Return the messages that have these keys."""
-
-    def has_begun(self, message: Message) -> bool:
-        """Return whether the work on a message has begun, as far as that can be known."""
-
-    def write(self, asks: Sequence[Ask]) -> list[MessageId | KeyHeld | Locked]:
-        """Write messages with keys as one frame, all or none."""
-
-
 def own_headers(message: Message) -> dict[str, str]:
     """Return the headers that the caller gave an occurrence."""
     return {k: v for k, v in message.headers.items() if k not in _OWN}
 
 
-def plant_all(
-    site: Site, names: Sequence[str], plants_of: Callable[[Sequence[StoredSchedule | None]], Sequence[Plant]]
-) -> list[MessageId]:
-    """Plant schedules in one frame; return the id of the next occurrence of each, `kept` where it stays as it is.
-
-    `plants_of` returns them, given what is stored of these names now; it may be called again.
-    Raises the error of the first that is refused; BadArgument, or KeyHeld when the name is another kind of schedule's.
-    """
-    keys = [schedule_key(name) for name in names]
-    for _ in range(_TRIES):
-        living = site.living(keys)
-        decided = decide(site, plants_of([None if m is None else schedule_of(m) for m in living]), living)
-        for one in decided:
-            if isinstance(one, Exception):
-                raise one
-        asks = [one for one in decided if isinstance(one, Ask)]
-        made = iter(site.write(asks) if asks else ())
-        ids = [next(made) if isinstance(one, Ask) else one for one in decided]
-        found = [one for one in ids if isinstance(one, MessageId)]
-        if len(found) == len(names):
-            return found
-        for each in ids:
-            if isinstance(each, Locked):
-                raise each
-        # The message that had a key is another now: it fired, or someone else planted.
-    raise KeyHeld(
-        f"the schedule {names[0]!r} changes faster than it can be replaced",
-        key=keys[0],
-        path=site.path,
-        hint="try again",
-    )
-
-
 def decide(
-    site: Site, plants: Sequence[Plant], living: Sequence[Message | None]
-) -> list[Ask | MessageId | BadArgument | KeyHeld]:
-    """Return for each schedule the message to write, the id of the occurrence that stays, or why it is refused."""
-    decided: list[Ask | MessageId | BadArgument | KeyHeld] = []
-    for plant, message in zip(plants, living, strict=True):
-        try:
-            decided.append(_decided(site, plant, message))
-        except (BadArgument, KeyHeld) as exc:
-            decided.append(exc)
-    return decided
+    plant: Plant, message: Message | None, *, now_us: int, has_begun: Callable[[Message], bool], path: str
+) -> Ask | MessageId:
+    """Return the message to write for a schedule whose key a message has, or the id of the occurrence that stays.
 
-
-def _decided(site: Site, plant: Plant, message: Message | None) -> Ask | MessageId:
-    definition, now_us = plant.definition, site.now_us()
+    Raises BadArgument when no time is left, KeyHeld when the name is another kind of schedule's, or is not to be taken.
+    """
+    definition = plant.definition
     living = None if message is None else schedule_of(message)
     if message is not None:
-        check_kind(plant, message, living, site.path)
+        check_kind(plant, message, living, path)
         if plant.on_conflict == "reject":
             raise KeyHeld(
                 f"there is a schedule {definition.name!r} already",
                 key=definition.key,
                 id=message.id,
-                path=site.path,
+                path=path,
                 hint='on_conflict="replace" or "keep" (`--on-conflict`), or another name',
             )
         if plant.on_conflict == "keep":
             return receipt(message.id, 1, kept=True)
     if living is not None and plant.is_that_of(living) and not is_astray(living, now_us):
         return receipt(living.occurrence.id, 1, kept=True)
-    runs = living is not None and living.occurrence.due_us <= now_us and site.has_begun(living.occurrence)
+    runs = living is not None and living.occurrence.due_us <= now_us and has_begun(living.occurrence)
     left = _left(plant, living, now_us, runs=runs)
     if left is not None and left <= 0:
         raise BadArgument(

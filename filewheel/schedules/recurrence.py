@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -117,28 +118,20 @@ class Once:
         return f"Once({self.at_us})"
 
 
+@dataclass(frozen=True)
 class Unreadable:
     """Times that cannot be read here and now: a zone that this machine lacks, or the text of a newer version."""
 
-    __slots__ = ("text", "why")
-
-    def __init__(self, text: str, why: str) -> None:
-        """Keep the text, and why it cannot be read."""
-        self.text = text
-        self.why = why
+    text: str
+    why: str
 
     def after(self, us: int) -> int:
         """Raise FilewheelError: there are times, and they are not known."""
         raise FilewheelError(f"its times cannot be read here: {self.why}")
 
-    times = after
-
     def to_text(self) -> str:
         """Return the text as it was stored."""
         return self.text
-
-    def __repr__(self) -> str:
-        return f"Unreadable({self.text!r})"
 
 
 Recurrence: TypeAlias = Cron | Every | Once

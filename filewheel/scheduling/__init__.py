@@ -3,7 +3,7 @@
 It is built on the wheel and the keeper; on disk it adds only headers (message.py).
 A module imports from the library and only from modules to its left:
 
-    cron | job outcome options call handler schedule settlements
+    cron | job outcome options call handler settlements
     | lanes runner child process pool loop threads inline processes definitions
-    | claims events dispatcher engine signals scheduler aio
+    | life claims events dispatcher engine scheduler aio
 """

@@ -14,7 +14,9 @@ import contextlib
 import inspect
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+import sys
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from contextvars import Context
 from functools import partial, update_wrapper
 from types import TracebackType
@@ -22,18 +24,20 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from filewheel.aio.thread import LoopThread, call_soon, to_the_end
 from filewheel.aio.wheel import WAITING_MAX, AsyncWheel
+from filewheel.changes import CLEAR_AT_ONCE
 from filewheel.checks import AWAIT, check_done, check_function, check_number, check_whole, returned_by
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, Closed, FilewheelError
+from filewheel.firing.cancelled import Cancelled
 from filewheel.format.ids import Ids
 from filewheel.format.settings import Sync
-from filewheel.message import MessageId
+from filewheel.message import Message, MessageId
 from filewheel.metrics.metrics import Metrics
+from filewheel.reader import given, one_of
 from filewheel.runs.history import KEPT
 from filewheel.schedules.definition import When
 from filewheel.scheduling import bulk
-from filewheel.scheduling.aio_waiting import AsyncWaiting
 from filewheel.scheduling.arguments import Decode
 from filewheel.scheduling.call import new_call, transaction_of
 from filewheel.scheduling.definitions import H, HandlerOptions, ScheduleOptions, check_known, shows
@@ -41,8 +45,10 @@ from filewheel.scheduling.engine import Engine, State
 from filewheel.scheduling.events import Callback, Event
 from filewheel.scheduling.handler import AsyncHandler, P, R, Sender, Soon
 from filewheel.scheduling.job import Job, present_job
+from filewheel.scheduling.life import STOP_S
 from filewheel.scheduling.options import At, Delay, Options
-from filewheel.scheduling.scheduler import STOP_S, Scheduler
+from filewheel.scheduling.results import FIRST_WAIT_S, LAST_WAIT_S, Look, value_of
+from filewheel.scheduling.scheduler import Named, Scheduler, cancels, checked, is_job, report, topic_of
 from filewheel.values import Encode
 
 T = TypeVar("T")
@@ -62,7 +68,7 @@ def _aside(
     return update_wrapper(call, method)
 
 
-class AsyncScheduler(Sender[Soon], AsyncWaiting):
+class AsyncScheduler(Sender[Soon]):
     """A Scheduler for one event loop: the loop that starts it, or that first enqueues.
 
     Use it in an `async with`, which fires in the background, or await `run`. `stop_s` is the time that running calls
@@ -287,6 +293,88 @@ class AsyncScheduler(Sender[Soon], AsyncWaiting):
         await LoopThread("filewheel-aside", self.path).finish(lambda: returned.append(function()))
         return returned[0]
 
+    # -- the jobs that wait (see Scheduler) --------------------------------------------------------------------
+
+    async def list(
+        self,
+        handler: Named | None = None,
+        *,
+        after: At | None = None,
+        before: At | None = None,
+        limit: int | None = None,
+        dead: bool = False,
+    ) -> AsyncGenerator[Message, None]:
+        """Yield the jobs that wait, in due order (see Scheduler.list), read in chunks of a few hundred."""
+        topic = topic_of(handler)
+        if limit is not None:
+            check_whole("limit", limit, least=0)
+        wheel = await self._opened()
+        left = sys.maxsize if limit is None else limit
+        async with aclosing(wheel.list(after=after, before=before, topic=topic, dead=dead)) as found:
+            while left and (message := await anext(found, None)) is not None:
+                if is_job(message):
+                    left -= 1
+                    yield message
+
+    async def get(self, id_: MessageId | str | None = None, *, key: str | None = None) -> Message | None:
+        """Return the job with this id or key, or None (see Scheduler.get)."""
+        wheel = await self._opened()
+        return await wheel.get(**given(id_, key))
+
+    async def reschedule(
+        self,
+        id_: MessageId | str | None = None,
+        *,
+        key: str | None = None,
+        delay: Delay | None = None,
+        at: At | None = None,
+    ) -> MessageId:
+        """Move a job, by its id or key, to another time; return its new id (see Scheduler.reschedule)."""
+        wheel = await self._opened()
+        return await wheel.reschedule(**given(id_, key), delay=delay, at=at)
+
+    async def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> Cancelled:
+        """Cancel a call by its id or its key; return whether it was stopped in time, had begun, or was not found.
+
+        The result is true when it was pending. A call that has begun continues, and is not retried.
+        """
+        wheel = await self._opened()
+        done = await wheel.cancel(**given(id_, key))
+        if done:
+            self._telemetry.cancelled(one_of(id_, key), done)
+        return done
+
+    async def result(self, id_: MessageId | str, *, timeout_s: float = 0) -> Any:
+        """Return what a call has returned; wait for it for `timeout_s` seconds (see Scheduler.result)."""
+        look = Look(id_)
+        check_number("timeout_s", timeout_s, least=0, most=1e9)
+        wheel = await self._opened()
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        pause_s = FIRST_WAIT_S
+        while (found := await wheel._read(look.look)) is None:
+            left_s = end_s - loop.time()
+            if left_s <= 0:
+                raise look.timed_out(wheel.path, timeout_s)
+            await asyncio.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 2, LAST_WAIT_S)
+        return value_of(found)
+
+    async def cancel_all(self, handler: Named) -> int:
+        """Cancel the jobs of a handler that wait; return how many (see Scheduler.cancel_all)."""
+        checked(handler)
+        wheel = await self._opened()
+        count = 0
+        some: list[MessageId] = []
+        async with aclosing(self.list(handler)) as found:
+            async for message in found:
+                if cancels(message):
+                    some.append(message.id)
+                if len(some) == CLEAR_AT_ONCE:
+                    count += report(self._telemetry, await wheel.cancel_many(some))
+                    some = []
+        return count + (report(self._telemetry, await wheel.cancel_many(some)) if some else 0)
+
     # -- firing ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -296,7 +384,9 @@ class AsyncScheduler(Sender[Soon], AsyncWaiting):
         await self._opened()
         self.blocking._use_loop(asyncio.get_running_loop())
         try:
-            await self._aside(partial(self.blocking._start, ends_drained=self._ends_drained))
+            await self._aside(
+                partial(self.blocking._start, partial(self.blocking._new_engine, ends_drained=self._ends_drained))
+            )
             self._engine = self.blocking._engine
         except BaseException:
             await self._finish(0)

@@ -13,7 +13,7 @@ import dataclasses
 import inspect
 import logging
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cached_property
 from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
@@ -235,12 +235,3 @@ def _field_of(kind: type, name: str, hint: Any, value: Any) -> Any:
         return (conversion_to(hint) or _same)(value)
     except (ValueError, TypeError) as exc:
         raise Unfit(f"{kind.__name__}.{name}: {exc}") from exc
-
-
-def read_arguments(
-    parameters: Parameters | None, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments for a handler with these parameters; those of a batch have none. Raises Unfit."""
-    if parameters is None:
-        return list(args), dict(kwargs)
-    return parameters.convert(list(args), dict(kwargs))

@@ -14,9 +14,11 @@ from filewheel import message as names
 from filewheel.checks import shown
 from filewheel.errors import BadArgument
 from filewheel.format.ids import MINT
-from filewheel.format.limits import check_key, check_message
+from filewheel.format.limits import check_key, check_message, check_topic
 from filewheel.keys.unique import check_policy, key_held
 from filewheel.message import ARGS, Message
+from filewheel.schedules.definition import Definition
+from filewheel.schedules.planting import Plant
 from filewheel.scheduling.job import Transaction, present_job, present_transaction
 from filewheel.scheduling.options import At, Delay, Options
 from filewheel.timespec import due_from
@@ -150,6 +152,18 @@ def transaction_of(path: str) -> Transaction | None:
     """Return the caller's open transaction, if there is one for this wheel."""
     transaction = present_transaction()
     return transaction if transaction is not None and transaction.wheel == path else None
+
+
+def call_plant(
+    definition: Definition, handler: str, args: Sequence[Any], kwargs: Mapping[str, Any], encode: Encode | None
+) -> Plant:
+    """Return a schedule of calls, as a wheel plants it. Raises BadArgument."""
+    check_topic(handler)
+    if not handler:
+        raise BadArgument("a schedule names the handler that it calls")
+    check_callable(handler)
+    payload, how = pack_call(args, kwargs, encode)
+    return Plant(definition, payload, handler, {ARGS: how})
 
 
 def check_callable(name: str) -> None:

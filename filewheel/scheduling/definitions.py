@@ -20,10 +20,11 @@ from filewheel.message import US_PER_S, MessageId
 from filewheel.metrics.metrics import Metrics
 from filewheel.schedules.definition import GRACE_US, When
 from filewheel.schedules.definition import Options as ScheduleTerms
+from filewheel.schedules.planting import Plant
 from filewheel.schedules.recurrence import Missed
 from filewheel.scheduling.arguments import PLAIN, Codec
 from filewheel.scheduling.around import Hook, check_hook, is_async
-from filewheel.scheduling.call import ANY
+from filewheel.scheduling.call import ANY, call_plant
 from filewheel.scheduling.handler import Handler, Handlers, P, R, Sender, Terms, Where, where_of
 from filewheel.scheduling.job import Job
 from filewheel.scheduling.options import At, Options
@@ -31,7 +32,6 @@ from filewheel.scheduling.outcome import Retry
 from filewheel.scheduling.pools import check_pool
 from filewheel.scheduling.results import check_result_for
 from filewheel.scheduling.runners.processes import check_reachable
-from filewheel.scheduling.schedule import Schedule
 
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=Hook)
@@ -77,7 +77,7 @@ class Definitions(Sender[MessageId]):
         self._pools = pools
         self.metrics = metrics
         """Counters and histograms of this process."""
-        self._schedules: dict[str, Schedule] = {}
+        self._schedules: dict[str, Plant] = {}
 
     @property
     def handlers(self) -> list[Handler[..., Any]]:
@@ -213,14 +213,11 @@ class Definitions(Sender[MessageId]):
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
             handler = function if isinstance(function, Handler) else self.on()(function)
             own = handler.name if name is None else name
-            schedule = Schedule(
-                options.defined(own, when, is_declared=True), handler.name, args, kwargs or {}, self.codec.encode
-            )
+            definition = options.defined(own, when, is_declared=True)
+            schedule = call_plant(definition, handler.name, args, kwargs or {}, self.codec.encode)
             handler.check(args, kwargs or {})
-            known = self._schedules.get(schedule.name)
-            if known is not None and known != schedule:
-                raise BadArgument(f"two schedules are named {schedule.name!r}", hint="give one of them a name=")
-            self._schedules[schedule.name] = schedule
+            if self._schedules.setdefault(own, schedule) != schedule:
+                raise BadArgument(f"two schedules are named {own!r}", hint="give one of them a name=")
             return handler
 
         return decorate

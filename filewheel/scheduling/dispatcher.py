@@ -332,14 +332,11 @@ class Dispatcher:
 
     def _start_waiting(self, now_us: int) -> bool:
         """Start the waiting calls that may start; return whether any did: this may make room in their lanes."""
-        started = [self._start_from(lane, now_us) for lane in self._lanes]
-        return any(started)
-
-    def _start_from(self, lane: Lane, now_us: int) -> bool:
         started = False
-        while (found := self._lanes.next(lane, now_us)) is not None:
-            self._start(*found, now_us)
-            started = True
+        for lane in self._lanes:
+            while (found := self._lanes.next(lane, now_us)) is not None:
+                self._start(*found, now_us)
+                started = True
         return started
 
     def _check_may_fire(self) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ from typing import Literal
 from filewheel.disk.directory import opened
 from filewheel.disk.hint import UNHEARD_S, StandbySleep
 from filewheel.disk.paused import read_pauses
-from filewheel.disk.threads import started
 from filewheel.env import Clock, Env, Event
 from filewheel.errors import Fenced, FilewheelError, Locked, anew, disk_errors
 from filewheel.firing.reserve import fires_again
@@ -33,6 +31,7 @@ from filewheel.schedules.occurrences import Occurrences
 from filewheel.scheduling.dispatcher import Dispatcher
 from filewheel.scheduling.events import Telemetry
 from filewheel.scheduling.handler import Handlers
+from filewheel.scheduling.life import FiringThread
 from filewheel.scheduling.options import OnConflict
 from filewheel.scheduling.results import RESULT_BYTES_MAX
 from filewheel.scheduling.runners.inline import Inline
@@ -83,7 +82,7 @@ class Limits:
         return {place: size * 2 if place.startswith("process") else size for place, size in self.places.items()}
 
 
-class Engine:
+class Engine(FiringThread):
     """Fires one wheel from a thread of its own."""
 
     def __init__(
@@ -104,6 +103,7 @@ class Engine:
 
         With `ends_drained` the thread ends when the wheel is drained; without, it waits for the resume.
         """
+        super().__init__("filewheel-scheduler")
         self._path = path
         self._handlers = handlers
         self._occurrences = occurrences
@@ -113,17 +113,13 @@ class Engine:
         self._clock = clock = env.clock
         self._declare = declare
         self._loop = loop
-        self._stop = Event()
         self._sleep = StandbySleep(path, env)
         self._ends_drained = ends_drained
         self._drains = 0
         """How often the wheel was drained when this engine began to fire, or to wait for it."""
-        self._grace_s = 0.0
-        self._hurry = Event()
         self._keeper: Keeper | None = None
         self._fenced: Fenced | None = None
         self._ahead_us = clock.now_us() - clock.steady_us()
-        self._thread: threading.Thread | None = None
         self._reported = Pauses()
         self.is_keeper = Event()
         """Set while this process fires."""
@@ -144,31 +140,15 @@ class Engine:
         """Start the thread. Raises DiskError when there can be no more threads."""
         self._drains = self._pauses().drains
         with disk_errors(self._path):  # `_thread` is set once it runs: a thread that never ran cannot be joined
-            self._thread = started(threading.Thread(target=self._live, name="filewheel-scheduler", daemon=True))
+            super().start()
 
     def ask_to_stop(self, grace_s: float) -> None:
         """Request a stop, without waiting for the end."""
-        self._grace_s = grace_s
-        self._stop.set()
+        super().ask_to_stop(grace_s)
         self._sleep.end()
         keeper = self._keeper
         if keeper is not None:
             keeper.wake()
-
-    def stop(self, grace_s: float) -> None:
-        """Give running calls this time to end, settle them, and free the lock."""
-        self.ask_to_stop(grace_s)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def hurry(self) -> None:
-        """End the grace time of running calls now."""
-        self._hurry.set()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread is not None and self._thread.is_alive()
 
     def stalled_s(self) -> float:
         """Return for how many seconds the thread, or the keeper's own, has not come around; 0 when it has ended."""

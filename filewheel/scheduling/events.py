@@ -300,16 +300,8 @@ class Telemetry:
 def _log(
     message: Message, kind: str, outcome: Outcome | None, took_s: float | None, error: str, again_s: float
 ) -> None:
-    extra = {  # as Event.extra() has them
-        "event": kind,
-        "handler": message.topic,
-        "message_id": str(message.id),
-        "attempt": message.attempt,
-        "due_us": message.due_us,
-        "seconds": took_s,
-        "error": error,
-        "outcome": "",
-    }
+    event = Event(kind, 0, message.topic, message.id, message.attempt, message.due_us, took_s, error)
+    extra = event.extra()
     name = f"{message.topic} {message.root or message.id}"
     if kind == "retried":
         call_log.warning("%s failed, again in %.3g s: %s", name, again_s, error, extra=extra)

@@ -12,22 +12,26 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self
+from functools import partial
+from itertools import islice
+from typing import Any
 
+from filewheel.changes import ids_at_once
 from filewheel.checks import check_choice, check_flag, check_keep_dead, check_number, check_path, check_whole, shown
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, KeyHeld
+from filewheel.firing.cancelled import Cancelled, CancelledIds
 from filewheel.format.ids import Ids
 from filewheel.format.pauses import Pause, check_schedule
 from filewheel.format.settings import Sync, check_sync
-from filewheel.message import US_PER_S, MessageId
+from filewheel.message import RESULT, SCHEDULE, US_PER_S, Message, MessageId
 from filewheel.metrics.gauges import disk_gauges, overdue_of
 from filewheel.metrics.metrics import Metrics
 from filewheel.metrics.prometheus import render
+from filewheel.reader import given, one_of
 from filewheel.runs.history import KEPT
 from filewheel.schedules.definition import GRACE_US, OneOrMore, StoredSchedule
 from filewheel.schedules.definition import Options as ScheduleTerms
@@ -35,27 +39,43 @@ from filewheel.schedules.occurrences import Occurrences
 from filewheel.schedules.recurrence import Missed
 from filewheel.scheduling.arguments import Codec, Decode
 from filewheel.scheduling.bulk import Columns, Row, new_calls
-from filewheel.scheduling.call import new_call, transaction_of
-from filewheel.scheduling.definitions import Definitions
+from filewheel.scheduling.call import ANY, call_plant, new_call, transaction_of
 from filewheel.scheduling.engine import Engine, Limits, State
 from filewheel.scheduling.events import Callback, Events, Telemetry
 from filewheel.scheduling.handler import BaseHandler, check_used
-from filewheel.scheduling.job import present_job
+from filewheel.scheduling.life import STOP_S, Firing
 from filewheel.scheduling.options import At, Delay, OnConflict, Options
 from filewheel.scheduling.pools import read_pools
-from filewheel.scheduling.runners.child import preparing
-from filewheel.scheduling.schedule import Schedule
-from filewheel.scheduling.signals import signals, until_signal
-from filewheel.scheduling.waiting import Waiting
+from filewheel.scheduling.results import FIRST_WAIT_S, LAST_WAIT_S, Look, value_of
 from filewheel.values import Encode
 from filewheel.wheel import Wheel
 
 log = logging.getLogger("filewheel.scheduling")
 
-STOP_S = 30.0
+
+Named = str | BaseHandler[..., Any, Any]
+"""A handler, its name, or a glob of names."""
 
 
-class Scheduler(Definitions, Waiting):
+def topic_of(handler: Named | None) -> str | None:
+    """Return the topic of a handler's jobs. Raises BadArgument for the handler of any name, whose jobs have others."""
+    name = handler.name if isinstance(handler, BaseHandler) else handler
+    if isinstance(handler, BaseHandler) and name == ANY:
+        raise BadArgument("the handler for any name has no jobs of its own", hint="give their name, or a glob")
+    return name
+
+
+def is_job(message: Message) -> bool:
+    """Return whether a message is a job, and not the result of one."""
+    return RESULT not in message.headers
+
+
+def cancels(message: Message) -> bool:
+    """Return whether `cancel_all` cancels a message: it leaves the occurrences of schedules."""
+    return SCHEDULE not in message.headers
+
+
+class Scheduler(Firing[Engine]):
     """Calls handlers when their messages are due. Thread-safe. Any number of processes share one wheel; one fires.
 
     Defining a scheduler opens nothing. A missing wheel is made at `path` when it is first needed, and the first enqueue
@@ -99,7 +119,8 @@ class Scheduler(Definitions, Waiting):
         if not isinstance(metrics, Metrics | None):
             raise BadArgument(f"metrics are a Metrics, not {shown(metrics)}")
         threads, processes, pools = read_pools(threads, processes)
-        super().__init__(Metrics() if metrics is None else metrics, pools, Codec(encode, decode))
+        made = Metrics() if metrics is None else metrics
+        super().__init__(os.path.abspath(check_path(path)), made, pools, Codec(encode, decode))
         check_whole("in_flight", in_flight)
         if catch_up_per_s is not None:
             check_number("catch_up_per_s", catch_up_per_s)
@@ -108,7 +129,6 @@ class Scheduler(Definitions, Waiting):
         check_whole("history", history, least=0)
         sync = None if sync is None else check_sync(sync)
         env = check_env(env).using(clock=clock)
-        self._path = os.path.abspath(check_path(path))
         check_flag("tracebacks", tracebacks)
         check_keep_dead(keep_dead_s)
         self._limits = Limits(
@@ -120,13 +140,8 @@ class Scheduler(Definitions, Waiting):
         self._events = Events(env.clock)
         self._telemetry = Telemetry(self.metrics, self._events)
         self._lock = threading.Lock()
-        self._starting = threading.RLock()
-        """Reentrant, because a signal handler that interrupts a start may call `stop`."""
         self._wheel: Wheel | None = None
         self._wheel_pid = 0
-        self._engine: Engine | None = None
-        self._ends_drained = False
-        """Whether the next engine ends when the wheel is drained: `run` returns then."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
@@ -256,15 +271,14 @@ class Scheduler(Definitions, Waiting):
         """
         target = handler.name if isinstance(handler, BaseHandler) else handler
         options = ScheduleTerms(tz, missed, grace_s, jitter_s, start, end, count)
-        schedule = Schedule(
-            options.defined(name, when, is_declared=False), target, args, kwargs or {}, self.codec.encode
-        )
+        definition = options.defined(name, when, is_declared=False)
+        schedule = call_plant(definition, target, args, kwargs or {}, self.codec.encode)
         known = self._handlers.get(target)
         if known is not None:
             known.check(args, kwargs or {})
         self.wheel  # noqa: B018  made if it is missing
         self._opener.warn_if_made()
-        return self.wheel._plant([name], lambda _: [schedule.plant()], None)[0]
+        return self.wheel._plant([name], lambda _: [schedule], None)[0]
 
     def unschedule(self, name: str) -> bool:
         """End a schedule; return whether there was one of this name. A running call is the last one."""
@@ -291,14 +305,106 @@ class Scheduler(Definitions, Waiting):
 
     def _plant_all(self, on_conflict: OnConflict) -> None:
         """Plant the declared schedules. One whose times are over has none; one whose name is taken is logged."""
-        for schedule in self._schedules.values():
-            plants = [schedule.plant(on_conflict)]
+        for name, schedule in self._schedules.items():
+            plants = [replace(schedule, on_conflict=on_conflict)]
             try:
-                self.wheel._plant([schedule.name], lambda _, plants=plants: plants, None)  # type: ignore[misc]
+                self.wheel._plant([name], lambda _, plants=plants: plants, None)  # type: ignore[misc]
             except BadArgument as exc:
-                log.debug("the schedule %r is over: %s", schedule.name, exc.what)
+                log.debug("the schedule %r is over: %s", name, exc.what)
             except KeyHeld as exc:
-                log.error("the schedule %r of this program is not started: %s", schedule.name, exc)
+                log.error("the schedule %r of this program is not started: %s", name, exc)
+
+    # -- the jobs that wait: no call here ends a schedule, but a cancel of the one occurrence that it names --------
+
+    def list(
+        self,
+        handler: Named | None = None,
+        *,
+        after: At | None = None,
+        before: At | None = None,
+        limit: int | None = None,
+        dead: bool = False,
+    ) -> Iterator[Message]:
+        """Yield the jobs that wait, in due order: of a handler (a name, or a glob of names), or all.
+
+        Each is a Message with `args`, `kwargs`, `key`, `attempts`, and a dead one with its `reason`. Those that run now
+        are among them (`wheel.running()` names those), and so is the next occurrence of each schedule. The other
+        arguments are those of Wheel.list. Memory: one window, for any backlog.
+
+        Raises BadArgument at once.
+        """
+        if limit is not None:
+            check_whole("limit", limit, least=0)
+        found = self.wheel.list(after=after, before=before, topic=topic_of(handler), dead=dead)
+        return islice((message for message in found if is_job(message)), limit)
+
+    def get(self, id_: MessageId | str | None = None, *, key: str | None = None) -> Message | None:
+        """Return the job with this id or key, also one that runs or is dead; None when there is none.
+
+        A retry and a reschedule change the id; the key stays. Raises BadArgument.
+        """
+        return self.wheel.get(**given(id_, key))
+
+    def reschedule(
+        self,
+        id_: MessageId | str | None = None,
+        *,
+        key: str | None = None,
+        delay: Delay | None = None,
+        at: At | None = None,
+    ) -> MessageId:
+        """Move a job, by its id or key, to a time, by a delay from now, or to now; return its new id.
+
+        A dead letter comes back to life. A job that runs continues, and is called again at the new time.
+
+        Raises NotFound, KeyHeld (see Wheel.reschedule), BadArgument.
+        """
+        return self.wheel.reschedule(**given(id_, key), delay=delay, at=at)
+
+    def cancel(self, id_: MessageId | str | None = None, *, key: str | None = None) -> Cancelled:
+        """Cancel a call by its id or its key; return whether it was stopped in time, had begun, or was not found.
+
+        The result is true when it was pending. A call that has begun continues, and is not retried.
+        """
+        done = self.wheel.cancel(**given(id_, key))
+        if done:
+            self._telemetry.cancelled(one_of(id_, key), done)
+        return done
+
+    def result(self, id_: MessageId | str, *, timeout_s: float = 0) -> Any:
+        """Return what a call has returned, by the id of its enqueue; wait for it for `timeout_s` seconds.
+
+        Its handler keeps results: @on(result_for="1h"). What has a class comes back as in `Message.args`. Cost: two
+        look-ups, several times a second; for a call that was retried or moved, a read of every pending message.
+
+        Raises ResultTimeout while the call waits, runs, or is to be retried; CallFailed; ResultNotKept; NotFound when
+        the id is not that of a call, or its result has expired; BadArgument.
+        """
+        look = Look(id_)
+        check_number("timeout_s", timeout_s, least=0, most=1e9)
+        wheel = self.wheel
+        clock, disk = wheel._dir.env.clock, wheel._dir.disk
+        end_us = clock.steady_us() + round(timeout_s * US_PER_S)
+        pause_s = FIRST_WAIT_S
+        while (found := look.look(wheel)) is None:
+            left_s = (end_us - clock.steady_us()) / US_PER_S
+            if left_s <= 0:
+                raise look.timed_out(wheel.path, timeout_s)
+            disk.wait_hint(None, min(pause_s, left_s))
+            pause_s = min(pause_s * 2, LAST_WAIT_S)
+        return value_of(found)
+
+    def cancel_all(self, handler: Named) -> int:
+        """Cancel the jobs of a handler (a name, or a glob of names) that wait; return how many. "*" is all of them.
+
+        Those that have begun continue, and are not retried. The occurrences of schedules stay: `unschedule` ends one.
+        Dead letters stay. Cost and commits: those of Wheel.clear.
+
+        Raises BadArgument.
+        """
+        found = self.list(checked(handler))
+        portions = ids_at_once(message for message in found if cancels(message))
+        return sum(report(self._telemetry, self.wheel.cancel_many(ids)) for ids in portions)
 
     # -- firing ------------------------------------------------------------------------------------------------
 
@@ -306,7 +412,8 @@ class Scheduler(Definitions, Waiting):
         """Run coroutine functions in this event loop from the next start on; None for a loop of the engine's own."""
         self._loop = loop
 
-    def _new_engine(self) -> Engine:
+    def _new_engine(self, *, ends_drained: bool = False) -> Engine:
+        """Return what fires; with `ends_drained` it ends when the wheel is drained: `run` returns then."""
         check_used(self._handlers, self._limits.pools, self._limits.in_flight)
         self.wheel  # noqa: B018  made if it is missing
         return Engine(
@@ -318,7 +425,7 @@ class Scheduler(Definitions, Waiting):
             env=self._env,
             declare=self._plant_all,
             loop=self._loop,
-            ends_drained=self._ends_drained,
+            ends_drained=ends_drained,
         )
 
     def start(self) -> None:
@@ -327,51 +434,13 @@ class Scheduler(Definitions, Waiting):
         After a drain of the wheel it gives the lock back, and fires again after the resume. Raises BadArgument when it
         has been started already.
         """
-        self._start(ends_drained=False)
+        self._start(self._new_engine)
 
-    def _start(self, *, ends_drained: bool) -> None:
-        if preparing():
-            raise BadArgument(
-                "a process of the pool imports this script, and the script starts the scheduler",
-                hint='put that under `if __name__ == "__main__":`',
-            )
-        with self._starting:  # two threads do not both start, and a stop meets a started engine
-            if self._engine is not None and self._engine.is_alive:
-                raise BadArgument("this scheduler has been started already")
-            self._ends_drained = ends_drained
-            self._engine = engine = self._new_engine()
-            engine.start()
-
-    def stop(self, timeout_s: float = STOP_S) -> None:
-        """Stop firing: running calls have until the timeout to end; after that they are offered again.
-
-        In a handler of this scheduler it returns at once, because that handler is one of the running calls. Outcomes
-        that could not be written are logged at ERROR, and their calls run again. An enqueue that is running in another
-        thread raises Closed.
-        """
-        check_number("timeout_s", timeout_s, least=0)
-        job = present_job()
-        engine = self._engine
-        if engine is not None and job is not None and job.wheel == self._path:
-            engine.ask_to_stop(timeout_s)
-            return
-        with self._starting:
-            engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.stop(timeout_s)
+    def _close(self) -> None:
         with self._lock:
             wheel, self._wheel = self._wheel, None
         if wheel is not None and self._wheel_pid == os.getpid():
             wheel.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def run(self, *, stop_s: float = STOP_S) -> None:
         """Fire until SIGINT or SIGTERM, give running calls `stop_s` to end, and return. A second signal ends that wait.
@@ -380,13 +449,7 @@ class Scheduler(Definitions, Waiting):
         thread other than the main one no signals are handled: it runs until `stop` is called.
         Raises Fenced when the wheel is a backup, or when another wheel of its set is promoted.
         """
-        check_number("stop_s", stop_s, least=0)
-        with signals() as asked:
-            self._start(ends_drained=True)
-            engine = self._engine
-            assert engine is not None
-            until_signal(asked, engine, lambda: self._engine is engine, lambda: self.stop(stop_s))
-            engine.check()
+        self._run(stop_s, partial(self._new_engine, ends_drained=True))
 
     def wait_until_keeper(self, timeout_s: float | None = None) -> bool:
         """Wait until this process fires; return whether it does. Raises Fenced when it never will."""
@@ -441,6 +504,20 @@ class Scheduler(Definitions, Waiting):
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
         """Call a function with each event (of these kinds); return a function that unsubscribes it."""
         return self._events.subscribe(callback, kinds)
+
+
+def checked(handler: Named) -> Named:
+    """Return the handler, or the name or glob, whose jobs are to be cancelled. Raises BadArgument for none."""
+    if not isinstance(handler, (str, BaseHandler)) or not (handler if isinstance(handler, str) else handler.name):
+        raise BadArgument("name the handler whose jobs are to be cancelled", hint='cancel_all("*") is for all of them')
+    return handler
+
+
+def report(telemetry: Telemetry, cancelled: CancelledIds) -> int:
+    """Count and emit what was cancelled; return how many."""
+    for id_, outcome in cancelled.outcomes.items():
+        telemetry.cancelled(id_, outcome)
+    return len(cancelled)
 
 
 class WheelOpener:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import filewheel.schedules.planting
+import filewheel.schedule_changes
 from filewheel import (
     AsyncWheel,
     BadArgument,
@@ -206,17 +206,17 @@ def test_what_another_administrator_did_in_between_is_not_undone(
     wheel: Wheel, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel.schedule("n", 60, b"x", topic="t")
-    decide, done = filewheel.schedules.planting.decide, []
+    decide, done = filewheel.schedule_changes.decide, []
 
-    def late(*args: Any) -> Any:
-        decided = decide(*args)
+    def late(*args: Any, **options: Any) -> Any:
+        decided = decide(*args, **options)
         if not done:
             done.append(True)
             with Wheel(wheel.path, clock=clock) as other:
                 other.edit_schedule("n", topic="theirs")
         return decided
 
-    monkeypatch.setattr(filewheel.schedules.planting, "decide", late)
+    monkeypatch.setattr(filewheel.schedule_changes, "decide", late)
     wheel.edit_schedule("n", payload=b"mine")
     found = the_one(wheel)
     assert (found.topic, found.occurrence.payload) == ("theirs", b"mine")

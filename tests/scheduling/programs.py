@@ -2,7 +2,7 @@
 
 A world is a wheel, or a cluster, with programs that declare different schedules. A history starts, stops and kills
 them, changes what they declare, lets time pass and sets the clock. `play` holds it to one property: an occurrence that
-became due is handed out, or reported as missed, and none vanishes. `test_schedule_several_programs.py` here and
+became due is handed out, or reported as missed, and none vanishes. `test_scheduler_several_programs.py` here and
 `tests/kafka/test_schedules_several_programs.py` play the same histories.
 """
 

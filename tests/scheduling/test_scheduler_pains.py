@@ -1,7 +1,7 @@
 """What users of other schedulers suffer from, and what happens here: one test or a few for each situation.
 
-The docstrings name reports of it. What a situation needs of real processes is in test_takeover.py, of recurring work in
-test_recurring.py, of crashes in test_scheduler_crash.py.
+The docstrings name reports of it. What a situation needs of real processes is in test_scheduler_takeover.py, of
+recurring work in test_scheduler_schedules.py, of crashes in test_scheduler_crash.py.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import BadArgument, Keeper, Scheduler
-from filewheel.scheduling import engine
+from filewheel.scheduling import engine, life
 from tests.support import eventually
 
 OTHER_S = 0.3
@@ -77,7 +77,7 @@ def test_a_stop_beside_a_start_ends_what_was_started(wheel_dir: Path, monkeypatc
     other = threading.Thread(target=lambda: raised.extend(together(stop)))
     raised: list[BaseException] = []
     other.start()
-    monkeypatch.setattr(engine.threading, "Thread", Slow)
+    monkeypatch.setattr(life.threading, "Thread", Slow)
     scheduler.start()
     other.join(120)
     assert not raised

@@ -8,11 +8,9 @@ Invariant: when the thread ends, the group has left this member out, and what ha
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
-from filewheel.disk.threads import started
-from filewheel.env import Clock, Event
+from filewheel.env import Clock
 from filewheel.errors import FilewheelError
 from filewheel.kafka.scheduling.keeper import POLL_S, CallKeeper
 from filewheel.kafka.scheduling.occurrences import KafkaOccurrences
@@ -20,6 +18,7 @@ from filewheel.scheduling.dispatcher import Dispatcher
 from filewheel.scheduling.engine import Limits, end_calls
 from filewheel.scheduling.events import Telemetry
 from filewheel.scheduling.handler import Handlers
+from filewheel.scheduling.life import FiringThread
 from filewheel.scheduling.runners.loop import Loop
 from filewheel.scheduling.runners.processes import Processes
 from filewheel.scheduling.runners.runner import Runner
@@ -31,7 +30,7 @@ PAUSE_S = 1.0
 PAUSE_MAX_S = 60.0
 
 
-class KafkaEngine:
+class KafkaEngine(FiringThread):
     """Runs the calls of one worker from a thread of its own."""
 
     def __init__(
@@ -45,6 +44,7 @@ class KafkaEngine:
         clock: Clock,
     ) -> None:
         """`path` names the scheduler in its jobs; `join` makes a new member of the group."""
+        super().__init__("filewheel-kafka-calls")
         self._path = path
         self._join = join
         self._handlers = handlers
@@ -52,34 +52,6 @@ class KafkaEngine:
         self._limits = limits
         self._telemetry = telemetry
         self._clock = clock
-        self._stop = Event()
-        self._grace_s = 0.0
-        self._hurry = Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread = started(threading.Thread(target=self._live, name="filewheel-kafka-calls", daemon=True))
-
-    def ask_to_stop(self, grace_s: float) -> None:
-        """Request a stop, without waiting for the end."""
-        self._grace_s = grace_s
-        self._stop.set()
-
-    def stop(self, grace_s: float) -> None:
-        """Give running calls this time to end, produce what they end with, and leave the group."""
-        self.ask_to_stop(grace_s)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def hurry(self) -> None:
-        """End the grace time of running calls now."""
-        self._hurry.set()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread is not None and self._thread.is_alive()
 
     def _live(self) -> None:
         pause_s = PAUSE_S

@@ -15,16 +15,16 @@ from dataclasses import replace
 from hashlib import blake2b
 
 from filewheel.errors import BadArgument
-from filewheel.message import ARGS, ID_BYTES, KEY, LOW_BITS, SCHEDULE, Message, MessageId
+from filewheel.message import ID_BYTES, KEY, LOW_BITS, SCHEDULE, Message, MessageId
 from filewheel.schedules.definition import schedule_key, schedule_of
 from filewheel.schedules.occurrences import Now, Occurrences
-from filewheel.scheduling.schedule import Schedule
+from filewheel.schedules.planting import Plant
 
 
 class KafkaOccurrences(Occurrences):
     """Computes the next occurrences, by the definitions of the program."""
 
-    def __init__(self, schedules: Mapping[str, Schedule], ended: Collection[str], clock: Now) -> None:
+    def __init__(self, schedules: Mapping[str, Plant], ended: Collection[str], clock: Now) -> None:
         """`ended` has the names of the schedules that the program has ended."""
         super().__init__(schedules, clock)
         self._schedules = schedules
@@ -48,9 +48,9 @@ class KafkaOccurrences(Occurrences):
         declared = self._schedules.get(stored.name)
         if declared is None:
             return None if stored.name in self._ended else message
-        payload, headers = _packed(declared)
-        kept = {k: v for k, v in message.headers.items() if k not in (ARGS, SCHEDULE)}
-        return replace(message, payload=payload, topic=declared.handler, headers=kept | headers)
+        return replace(
+            message, payload=declared.payload, topic=declared.topic, headers=message.headers | _own(declared)
+        )
 
     def _now_us(self, message: Message) -> int:
         """Return the time, by a clock that is not behind that of the node: what a worker was given is due."""
@@ -60,19 +60,18 @@ class KafkaOccurrences(Occurrences):
         return _id_of(key, due_us)
 
 
-def _next(schedule: Schedule, now_us: int) -> Message | None:
+def _next(schedule: Plant, now_us: int) -> Message | None:
+    key = schedule.definition.key
     try:
-        due_us = schedule.definition.after(now_us)
+        id_ = _id_of(key, schedule.definition.after(now_us))
     except BadArgument:  # it is over
         return None
-    payload, headers = _packed(schedule)
-    key = schedule.definition.key
-    return Message(_id_of(key, due_us), payload, schedule.handler, headers | {KEY: key}, 0, now_us)
+    return Message(id_, schedule.payload, schedule.topic, _own(schedule) | {KEY: key}, 0, now_us)
 
 
-def _packed(schedule: Schedule) -> tuple[bytes, dict[str, str]]:
-    payload, how = schedule.packed()
-    return payload, {ARGS: how, SCHEDULE: schedule.definition.header()}
+def _own(schedule: Plant) -> dict[str, str]:
+    """Return the headers of each occurrence."""
+    return {**schedule.headers, SCHEDULE: schedule.definition.header()}
 
 
 def _id_of(key: str, due_us: int) -> MessageId:

@@ -6,6 +6,7 @@ Invariant: whatever is not refused means the same as in the embedded scheduler, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
 from filewheel.errors import BadArgument
@@ -62,25 +63,22 @@ def check_options(options: Options, *, keyed: bool) -> None:
         raise refused("on_conflict")
 
 
-class Unlisted:
-    """The part of a scheduler that reads and changes what waits: refused."""
+def _refusing(what: str) -> Callable[..., NoReturn]:
+    def refuse(self: object, *args: object, **options: object) -> NoReturn:
+        raise refused(what)
 
-    def list(self, *args: object, **options: object) -> NoReturn:
-        """Refuse: what waits is in the nodes."""
-        raise refused("list")
+    refuse.__name__, refuse.__doc__ = what, f"Refuse: {REASONS[what][0]}."
+    return refuse
 
-    def get(self, *args: object, **options: object) -> NoReturn:
-        """Refuse: what waits is in the nodes."""
-        raise refused("get")
 
-    def reschedule(self, *args: object, **options: object) -> NoReturn:
-        """Refuse: what waits is in the nodes."""
-        raise refused("reschedule")
+class Refused:
+    """The calls of a scheduler that are not kept on Kafka."""
 
-    def result(self, *args: object, **options: object) -> NoReturn:
-        """Refuse: no results are kept."""
-        raise refused("result")
-
-    def cancel_all(self, *args: object, **options: object) -> NoReturn:
-        """Refuse: what waits is in the nodes."""
-        raise refused("cancel_all")
+    list = _refusing("list")
+    get = _refusing("get")
+    reschedule = _refusing("reschedule")
+    result = _refusing("result")
+    cancel_all = _refusing("cancel_all")
+    schedule = _refusing("schedule")
+    drain = _refusing("drain")
+    wheel = property(_refusing("wheel"))

@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, NoReturn, Self, Unpack, overload
+from typing import Any, NoReturn, Unpack, overload
 
 from filewheel.checks import check_choice, check_flag, check_number, check_whole, shown
 from filewheel.env import SYSTEM_CLOCK, Clock
@@ -24,7 +23,7 @@ from filewheel.kafka.scheduling.call import SERVICE_PREFIXES, CallTopics, cancel
 from filewheel.kafka.scheduling.engine import KafkaEngine
 from filewheel.kafka.scheduling.keeper import CallKeeper
 from filewheel.kafka.scheduling.occurrences import KafkaOccurrences
-from filewheel.kafka.scheduling.refused import Unlisted, check_options, refused
+from filewheel.kafka.scheduling.refused import Refused, check_options, refused
 from filewheel.kafka.scheduling.transport import CallTransport
 from filewheel.kafka.topics import TopicReport, make_call_topics
 from filewheel.message import MessageId
@@ -36,14 +35,12 @@ from filewheel.scheduling.definitions import Definitions, HandlerOptions, Schedu
 from filewheel.scheduling.engine import Limits
 from filewheel.scheduling.events import Callback, Events, Telemetry
 from filewheel.scheduling.handler import Handler, P, R
-from filewheel.scheduling.job import Job, present_job
+from filewheel.scheduling.job import Job
+from filewheel.scheduling.life import STOP_S, Firing
 from filewheel.scheduling.options import At, Delay, Options
-from filewheel.scheduling.runners.child import preparing
-from filewheel.scheduling.scheduler import STOP_S
-from filewheel.scheduling.signals import signals, until_signal
 
 
-class KafkaScheduler(Definitions, Unlisted):
+class KafkaScheduler(Firing[KafkaEngine], Refused):
     """Calls handlers on any number of machines, through a delay service on Kafka. Thread-safe.
 
     `topic` is the delay topic of a running service (`filewheel kafka run`), `calls` the topic that workers read; dead
@@ -79,7 +76,6 @@ class KafkaScheduler(Definitions, Unlisted):
     ) -> None:
         if not isinstance(metrics, Metrics | None):
             raise BadArgument(f"metrics are a Metrics, not {shown(metrics)}")
-        super().__init__(Metrics() if metrics is None else metrics)
         if not isinstance(bootstrap, str) or not bootstrap:
             raise BadArgument(f"bootstrap is host:port of one broker or more, not {shown(bootstrap)}")
         if config is not None and not isinstance(config, Mapping):
@@ -97,6 +93,8 @@ class KafkaScheduler(Definitions, Unlisted):
                 "exactly_once needs the worker's name, which its transactions are fenced by",
                 hint="name=...: another one for each worker, the same after a restart",
             )
+        path = f"kafka:{bootstrap}/{topic}/{calls}"
+        super().__init__(path, Metrics() if metrics is None else metrics)
         self.topics = CallTopics(topic, calls)
         """The delay topic, the topic of calls, and that of dead letters."""
         self.keyed = check_flag("keyed", keyed)
@@ -104,7 +102,6 @@ class KafkaScheduler(Definitions, Unlisted):
         self._ended: set[str] = set()
         """Schedules that an earlier version of this program declared."""
         self._config = {"bootstrap.servers": bootstrap, **(config or {})}
-        self._path = f"kafka:{bootstrap}/{topic}/{calls}"
         self._exactly_once = exactly_once
         self._group = group or f"{calls}.workers"
         self._name = name or ""
@@ -117,7 +114,6 @@ class KafkaScheduler(Definitions, Unlisted):
         self._given = transport
         self._transport: tuple[CallTransport, int] | None = None
         """The clients, and the process that opened them."""
-        self._engine: KafkaEngine | None = None
 
     def __repr__(self) -> str:
         return f"<KafkaScheduler {self._path}>"
@@ -198,10 +194,6 @@ class KafkaScheduler(Definitions, Unlisted):
             raise refused("key")
         self._opened().send(cancel_of(check_key(key), self.topics))
 
-    def schedule(self, *args: object, **options: object) -> NoReturn:
-        """Refuse: schedules are declared."""
-        raise refused("schedule")
-
     def unschedule(self, name: str) -> None:
         """End a schedule that no version of this program declares any more; call it in each worker, before `run`.
 
@@ -212,15 +204,6 @@ class KafkaScheduler(Definitions, Unlisted):
             raise BadArgument(f"this program declares the schedule {name!r}", hint="take out its @scheduler.every")
         self._ended.add(name)
         self.cancel(key=schedule_key(name))
-
-    def drain(self) -> NoReturn:
-        """Refuse: nothing here knows what is due."""
-        raise refused("drain")
-
-    @property
-    def wheel(self) -> NoReturn:
-        """Refuse: there is no wheel."""
-        raise refused("wheel")
 
     # -- firing ------------------------------------------------------------------------------------------------
 
@@ -245,68 +228,35 @@ class KafkaScheduler(Definitions, Unlisted):
 
         Raises BadArgument when it was started already, NoBroker, MissingTopic, NotAllowed.
         """
-        if preparing():
-            raise BadArgument(
-                "a process of the pool imports this script, and the script starts the scheduler",
-                hint='put that under `if __name__ == "__main__":`',
+        self._start(self._new_engine)
+
+    def _new_engine(self) -> KafkaEngine:
+        transport = self._opened()
+        transport.check()
+        occurrences = KafkaOccurrences(self._schedules, self._ended, self._clock)
+
+        def join() -> CallKeeper:
+            return CallKeeper(
+                transport, self.topics, self._clock, in_flight=self._limits.in_flight, occurrences=occurrences
             )
-        with self._lock:
-            if self._engine is not None and self._engine.is_alive:
-                raise BadArgument("this scheduler has been started already")
-            transport = self._opened()
-            transport.check()
-            occurrences = KafkaOccurrences(self._schedules, self._ended, self._clock)
 
-            def join() -> CallKeeper:
-                return CallKeeper(
-                    transport, self.topics, self._clock, in_flight=self._limits.in_flight, occurrences=occurrences
-                )
-
-            self._engine = self._engine_of(join, occurrences)
-            self._engine.start()
+        return self._engine_of(join, occurrences)
 
     def _engine_of(self, join: Callable[[], CallKeeper], occurrences: KafkaOccurrences) -> KafkaEngine:
         return KafkaEngine(self._path, join, self._handlers, occurrences, self._limits, self._telemetry, self._clock)
 
-    def stop(self, timeout_s: float = STOP_S) -> None:
-        """Stop: running calls have until the timeout to end; after that other workers run them again.
-
-        In a handler of this scheduler it returns at once, because that handler is one of the running calls.
-        """
-        check_number("timeout_s", timeout_s, least=0)
-        job, engine = present_job(), self._engine
-        if engine is not None and job is not None and job.wheel == self._path:
-            engine.ask_to_stop(timeout_s)
-            return
-        with self._lock:
-            engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.stop(timeout_s)
+    def _close(self) -> None:
         with self._lock:
             transport, self._transport = self._transport, None
         if transport is not None and transport[1] == os.getpid():
             transport[0].close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def run(self, *, stop_s: float = STOP_S) -> None:
         """Run calls until SIGINT or SIGTERM, give running ones `stop_s` to end, and return.
 
         A second signal ends that wait. In a thread other than the main one it runs until `stop` is called.
         """
-        check_number("stop_s", stop_s, least=0)
-        with signals() as asked:
-            self.start()
-            engine = self._engine
-            assert engine is not None
-            until_signal(asked, engine, lambda: self._engine is engine, lambda: self.stop(stop_s))
+        self._run(stop_s, self._new_engine)
 
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
         """Call a function with each event (of these kinds); return a function that unsubscribes it."""
