@@ -42,6 +42,8 @@ class Head:
         self.cancelled: set[bytes] = set()
         """Claimed ids that were cancelled: they are not put back."""
         self._early: dict[bytes, int] = {}
+        self._is_torn = False
+        """An interrupt (Ctrl-C) may have left the queue half changed: it is read again before it is used."""
         store.on_frame = self._on_frame
         store.on_return = self.ready.forget_from
 
@@ -53,14 +55,18 @@ class Head:
         if frame.first >= frontier:
             return
         puts, drops = records_of(frame)
-        if drops:
-            self._drop(drops, frontier)
-        near = [r for r in puts if r[ID] < frontier]
-        if (not drops or self._store.repeats) and not are_of(writer, ids_of(near)):
-            # The files tell whether they were dropped before: they are read again, with their drops.
-            self.ready.forget_from(min(r[ID] for r in near))
-        else:
-            self.admit(near)  # mutant: past-passes-by
+        try:
+            if drops:
+                self._drop(drops, frontier)
+            near = [r for r in puts if r[ID] < frontier]
+            if (not drops or self._store.repeats) and not are_of(writer, ids_of(near)):
+                # The files tell whether they were dropped before: they are read again, with their drops.
+                self.ready.forget_from(min(r[ID] for r in near))
+            else:
+                self.admit(near)  # mutant: past-passes-by
+        except BaseException:
+            self._is_torn = True
+            raise
 
     def _drop(self, drops: list[bytes], frontier: bytes) -> None:
         """Apply drops that others wrote: cancels and reschedules."""
@@ -98,10 +104,21 @@ class Head:
                     kept.append(put)
             puts = kept
         if puts:
+            self._add(puts)
+
+    def _add(self, puts: list[bytes]) -> None:
+        try:
             self.ready.add(puts)
+        except BaseException:
+            self._is_torn = True
+            raise
 
     def refresh(self, now_us: int) -> None:
         """Read every journal once (F1), and move the frontier a few seconds ahead if the budget allows."""
+        if self._is_torn:
+            self.ready.begin_again(self.claims)
+            self._early = {}
+            self._is_torn = False
         self._store.ingest()  # mutant: no-look
         passes = self._store.passes
         if self._early:
@@ -113,7 +130,11 @@ class Head:
             puts = self._unknown(window.puts)
             for id_ in window.loose:
                 self._early.setdefault(id_, passes)
-            ready.load(puts, window.hi)
+            try:
+                ready.load(puts, window.hi)
+            except BaseException:
+                self._is_torn = True
+                raise
 
     def _unknown(self, puts: list[bytes]) -> list[bytes]:
         """Return the puts that are neither claimed nor known to be dropped."""
@@ -149,19 +170,27 @@ class Head:
         if held is not None and held.is_whole:
             return [], []
         is_held = held.holds if held is not None and held.is_any else None
-        self.ready.lay_out(bounds.keys)
-        puts: list[bytes] = []
-        for rooms in bounds.levels():
-            self._read_gaps(rooms)
-            taken = self.ready.take(id_floor(now_us + 1), limit - len(puts), rooms, is_held)  # mutant: no-clock
-            puts += taken
-            if len(puts) == limit:
-                break
-            if bounds.first and (self.is_behind(now_us) or self.ready.aside.lacks(rooms)):  # mutant: lower-level-early
-                break  # what goes first may still be on disk
-        ids = ids_of(puts)
-        self.claims.update(zip(ids, puts, strict=True))
-        return puts, ids
+        ids: list[bytes] = []
+        try:
+            self.ready.lay_out(bounds.keys)
+            puts: list[bytes] = []
+            for rooms in bounds.levels():
+                self._read_gaps(rooms)
+                taken = self.ready.take(id_floor(now_us + 1), limit - len(puts), rooms, is_held)  # mutant: no-clock
+                puts += taken
+                if len(puts) == limit:
+                    break
+                # mutant: lower-level-early
+                if bounds.first and (self.is_behind(now_us) or self.ready.aside.lacks(rooms)):
+                    break  # what goes first may still be on disk
+            ids = ids_of(puts)
+            self.claims.update(zip(ids, puts, strict=True))
+            return puts, ids
+        except BaseException:  # no caller has them
+            self._is_torn = True
+            for id_ in ids:
+                self.claims.pop(id_, None)
+            raise
 
     def _read_gaps(self, rooms: Mapping[bytes, int]) -> None:
         """Read more messages of each share that has room, and of which all in memory were claimed."""
@@ -179,11 +208,15 @@ class Head:
 
     def release(self, ids: list[bytes]) -> list[bytes]:
         """Forget claimed messages, whose outcome is written; return their puts."""
-        puts = list(map(self.claims.pop, ids))
-        self.ready.done(ids)
-        if self.cancelled:
-            self.cancelled.difference_update(ids)
-        return puts
+        try:
+            puts = list(map(self.claims.pop, ids))
+            self.ready.done(ids)
+            if self.cancelled:
+                self.cancelled.difference_update(ids)
+            return puts
+        except BaseException:
+            self._is_torn = True
+            raise
 
     def stop(self, ids: list[bytes]) -> set[bytes]:
         """Forget claimed messages that were cancelled; return them."""
@@ -206,7 +239,7 @@ class Head:
         self.release(ids)
         near = [put for put in puts if put[ID] < self.ready.frontier]  # the others are loaded again, from disk
         if near:
-            self.ready.add(near)
+            self._add(near)
 
     def finished(self) -> tuple[set[int], set[int]]:
         """Return the seconds and laps whose files hold no pending message any more (X3: by the present state)."""

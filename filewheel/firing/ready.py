@@ -206,13 +206,17 @@ class Ready:
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
+        self.begin_again(())
+
+    def begin_again(self, claimed: Iterable[bytes]) -> None:
+        """Forget everything but which messages are claimed: all others are on disk, and are read again."""
         self._puts: list[bytes] = []
         self._head = 0
         self._bytes = 0
-        self.aside = Aside(budget)
+        self.aside = Aside(self._budget)
         self._keys: list[bytes] = []
         self.frontier = ID_MIN
-        self.waiting: dict[int, int] = {}
+        self.waiting: dict[int, int] = dict(count_seconds(sorted(claimed), 0))
         self.held: set[int] = set()
 
     def __len__(self) -> int:

@@ -312,4 +312,4 @@ class Settler:
             self.history.settled(settlement, put, its.moved_to)
         near = [p for p in puts if p[ID] < self._head.ready.frontier]
         if near:  # mutant: retry-unseen
-            self._head.ready.add(near)
+            self._head.admit(near)

@@ -75,7 +75,7 @@ class Judge:
 
     def pass_over(self, name: str, gap: Gap) -> None:
         """Note bytes that are no frame."""
-        if not gap.blank:  # else it is space that was written ahead
+        if not gap.blank and (name, gap) not in self._passed:  # else it is space that was written ahead
             self._passed.append((name, gap))
             self.waits = True
 

@@ -11,7 +11,7 @@ finds them unchanged: what it misses, it reads again after the next checkpoint.
 
 Missing frames are judged by the frames that follow (gaps.py). The tail steps over proven damage at once. It steps over
 an unproven gap, and reports it as such, when the writer has ended or has left the segment.
-Invariant: `seen` only moves forward, and every frame below it was yielded once.
+Invariant: `seen` only moves forward, and every frame below it was yielded and taken.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Tail:
         on_damage: Callable[[Damage], None],
         on_foreign: Callable[[str], None],
     ) -> Iterator[Frame]:
-        """Yield the frames that were written since the last poll.
+        """Yield the frames that were written since the last poll. `seen` moves over one when the next is asked for.
 
         `present()` lists the writer's segments again. With `test_lock` the tail finds out whether the writer has ended.
         """
@@ -244,10 +244,10 @@ class Tail:
                 for missing in self._judge.take(name, item, self.seen.number, proof):
                     for damage in missing.damages():
                         on_damage(damage)
-            self._sealed = item.is_seal
-            self.synced = max(self.synced, item.synced)
-            self.seen = Position(self.seen.segment, item.end, item.number)
             yield item
+            # Only now: a reader that failed with the frame, or was interrupted, gets it again.
+            seen = Position(self.seen.segment, item.end, item.number)
+            self._sealed, self.synced, self.seen = item.is_seal, max(self.synced, item.synced), seen
         self._blank |= look_ahead
         if dead:
             self.seen = Position(self.seen.segment, max(size, start), self.seen.number)

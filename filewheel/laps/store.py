@@ -250,16 +250,15 @@ class Store:
 
         # mutant: damage-unreported
         for frame in tail.poll(present, test_lock=test_lock, on_damage=self.quarantine.keep, on_foreign=foreign):
-            self.undealt_bytes += frame.end - frame.offset
-            self.undealt_records += frame.puts + frame.drops
-            self.undealt_puts += frame.puts
             if self.on_frame is not None:
                 try:
                     self.on_frame(frame, tail.writer)
                 except Damaged as exc:
                     # Its checksums hold, so it was written like this: it goes to quarantine/, and the rest goes on.
-                    name = layout.segment(tail.writer, tail.seen.segment)
-                    self.quarantine.keep(Damage(name, frame.offset, frame.end, exc.what, proven=True))
+                    self.quarantine.keep(Damage(tail.name, frame.offset, frame.end, exc.what, proven=True))
+            self.undealt_bytes += frame.end - frame.offset
+            self.undealt_records += frame.puts + frame.drops
+            self.undealt_puts += frame.puts
 
     # -- the keeper's own journal --------------------------------------------------------------------------
 

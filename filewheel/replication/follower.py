@@ -186,9 +186,10 @@ class Follower:
 
         before = tail.seen
         for frame in tail.poll(present, test_lock=test_locks, on_damage=damaged, on_foreign=foreign):
-            self._segment_losses.has_read(tail.writer, tail.seen)
+            read = Position(tail.seen.segment, frame.end, frame.number)
+            self._segment_losses.has_read(tail.writer, read)
             yield tail.writer, before, frame
-            before = tail.seen
+            before = read
 
 
 def _in_order(held: list[HeldFrame], fresh: list[HeldFrame]) -> list[HeldFrame]:
