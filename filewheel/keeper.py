@@ -18,18 +18,30 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 
-from filewheel.checks import check_bounds, check_first, check_flag, check_keeper, check_number, check_whole
+from filewheel.checks import (
+    check_bounds,
+    check_first,
+    check_flag,
+    check_function,
+    check_items,
+    check_keeper,
+    check_number,
+    check_whole,
+    shown,
+)
 from filewheel.disk.directory import Directory, open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.hint import Hints
 from filewheel.disk.keeper_lock import KeeperLock
+from filewheel.disk.quarantine import Damage
 from filewheel.env import Clock, Env, check_env
 from filewheel.errors import (
+    BadArgument,
     Closed,
     Damaged,
     Fenced,
@@ -42,16 +54,22 @@ from filewheel.errors import (
 from filewheel.firing.batch import Batch
 from filewheel.firing.begins import Begins
 from filewheel.firing.head import Head
-from filewheel.firing.heeding import Heeding
 from filewheel.firing.housekeeper import Housekeeper
 from filewheel.firing.jumps import Jumps
 from filewheel.firing.observer import Observer
-from filewheel.firing.outcomes import Outcomes
+from filewheel.firing.old_dead import Dropped
+from filewheel.firing.pauses import KnownPauses
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.firing.settler import Settler
 from filewheel.firing.shares import Bounds
+from filewheel.format.limits import check_topic
+from filewheel.format.pauses import Pauses
+from filewheel.format.record import ACKED, ID, SET_ASIDE
+from filewheel.format.settings import Sync, check_sync
 from filewheel.journal.columns import At
+from filewheel.journal.settlement import Settlement
 from filewheel.keys.index import Keys
+from filewheel.laps.slot import second_of
 from filewheel.laps.store import Store
 from filewheel.laps.window import Budget, check_budget
 from filewheel.message import US_PER_S, Message, MessageId
@@ -70,7 +88,7 @@ _SUCCEEDED = (Fenced, Locked)
 """Errors after which another keeper fires: claimed messages may be acknowledged, but not put back."""
 
 
-class Keeper(Outcomes, Heeding):
+class Keeper:
     """Fires a wheel's messages. Thread-safe; one for each wheel, enforced by a kernel lock.
 
     Opening waits until the present keeper ends (a hot standby), or raises Locked with `wait=False`. Opening reads the
@@ -131,7 +149,10 @@ class Keeper(Outcomes, Heeding):
         try:
             self._fence.check_may_fire(clock.now_us())  # mutant: backup-fires
             self._fence.close()  # other wheels do not stay open while this one waits
-            self._keeper_lock.take("keeper", wait=wait, drains=self._know_pauses())
+            # Before the wait: a standby ends with the keeper that is drained.
+            self._pauses = KnownPauses(self._dir)
+            self._drains = self.paused.drains
+            self._keeper_lock.take("keeper", wait=wait, drains=self._pauses.drains)
             self._store = Store(self._dir)
             self._store.own.fence = self._fence  # also for a keeper that acknowledges and does not claim
             self._head = Head(self._store, budget, self._pauses)
@@ -333,7 +354,7 @@ class Keeper(Outcomes, Heeding):
 
     def _claim(self, limit: int, until_us: int | None, bounds: Bounds, begun: bool) -> Batch:
         """Claim messages that are due now and by `until_us`; see `claim`."""
-        self.observer.pulse.asked()
+        self.observer.asked()
         if self._settler.later:
             self._settler.settle_later(self._check)
         while True:
@@ -416,7 +437,7 @@ class Keeper(Outcomes, Heeding):
         not end the sleep: for a consumer that has no room for them.
         """
         self._check()
-        self.observer.pulse.asked()
+        self.observer.asked()
         if timeout_s is not None:
             check_number("timeout_s", timeout_s, above=None)
         natural_s = LATER_S if self._settler.later else LOOK_S
@@ -438,7 +459,7 @@ class Keeper(Outcomes, Heeding):
 
         More than some seconds means that the disk hangs, or a defect. Takes no lock: for a watchdog in another thread.
         """
-        return self.observer.pulse.stalled_s()
+        return self.observer.stalled_s()
 
     def next_due(self) -> datetime | None:
         """Return when the next message in memory is due; None when none is due in the next few seconds."""
@@ -460,6 +481,169 @@ class Keeper(Outcomes, Heeding):
     def pid(self) -> int:
         """The process that opened this keeper."""
         return self._pid
+
+    # -- coming back: the outcomes of claimed messages -------------------------------------------------------
+
+    def ack(self, what: Batch | Message | bytes | Iterable[Message | bytes], *, sync: Sync = "never") -> int:
+        """Acknowledge a batch, a message or its id, or several; return how many that were.
+
+        Of a batch, the messages still claimed. On return the acknowledgement is in the journal, so it survives this
+        process; it survives a power cut after the next flush (20 ms), or on return with `sync="always"`.
+
+        Raises NotClaimed for a message that is not claimed.
+        """
+        check_sync(sync)
+        with self._lock:
+            self._check(settling=True)  # mutant: fenced-ack
+            ids = self._settler.ids_of(what)
+            if ids:
+                self._reserve.drop(ids, ACKED)
+                self._settler.history.acked(self._head.release(ids))
+        if sync == "always":  # mutant: ack-durable-unflushed
+            self._flush()
+        return len(ids)
+
+    def nack(
+        self,
+        message: Message | bytes,
+        *,
+        delay: float | timedelta = 0,
+        failed: str | None = None,
+        details: str | bytes = "",
+        sync: Sync = "never",
+    ) -> MessageId | None:
+        """Put a claimed message back, to fire again after `delay`, with its attempt raised by one.
+
+        Returns its new id; None when it was cancelled. Drop and put are one commit: both or neither. `failed`, and the
+        last 4 KiB of `details`, are kept as its latest attempt (`Message.attempts`).
+
+        A message with a unique key keeps it, for one more flush. While another process is in the middle of moving or
+        cancelling a message (one lock serves one id in 16), or is busy with that key, the commit waits for the next
+        `claim`, with any `sync`. Until then the message is unchanged, also for the next keeper. If the other
+        process wins, no message is ever pending under the returned id.
+        """
+        outcome = Settlement(self._id_of(message), "retried", delay=delay, failed=failed, details=details)
+        return self.settle([outcome], sync=sync)[0]
+
+    def bury(
+        self,
+        message: Message | bytes,
+        *,
+        reason: str = "",
+        failed: str | None = None,
+        details: str | bytes = "",
+        sync: Sync = "never",
+    ) -> MessageId | None:
+        """Move a claimed message to the dead letters, where it waits until it is rescheduled or cancelled.
+
+        `failed` and `details` are kept as its last attempt, as `nack` does.
+        """
+        if not isinstance(reason, str):
+            raise BadArgument(f"a reason is a str, not {shown(reason)}")
+        outcome = Settlement(self._id_of(message), "buried", reason=reason, failed=failed, details=details)
+        return self.settle([outcome], sync=sync)[0]
+
+    def settle(self, settlements: Sequence[Settlement], *, sync: Sync = "never") -> list[MessageId | None]:
+        """Write the outcomes of claimed messages; return for each its new id, also as a dead letter.
+
+        Each settlement is whole in one frame, with the messages that it enqueues; a `delay` counts from here on. None
+        stands for a message that is acknowledged, or was cancelled. When writing fails, messages whose outcome was not
+        written are still claimed (`holds`). One that moves its message, or enters a unique key, may have
+        to wait for the next `claim`, as `nack` says. Many share a lookup and a flush.
+
+        After Fenced, or Locked, only acknowledgements are written. The other messages stay pending, and the new
+        keeper fires them.
+
+        Raises NotClaimed before anything is written, WheelFull, Poisoned; Fenced or Locked when some could not be
+        written.
+        """
+        check_sync(sync)
+        if not all(isinstance(s, Settlement) for s in check_items("settlements", settlements)):
+            raise BadArgument(f"settlements are a list of Settlement, not {shown(settlements)}")
+        now_us = self.now_us()  # mutant: delay-by-the-wall
+        settlements = [s.timed(now_us) for s in settlements]
+        fenced = self._broken
+        allowed = (
+            settlements if fenced is None else [s for s in settlements if s.what == "acked"]
+        )  # mutant: fenced-retry
+
+        def check() -> None:
+            self._check(settling=True)
+            self._settler.ids_of([s.id for s in settlements])
+
+        moved_to = self._settler.settle(allowed, check)
+        if sync == "always":
+            self._flush()
+        if fenced is not None and len(allowed) < len(settlements):
+            raise anew(fenced)
+        return moved_to
+
+    def _flush(self) -> None:
+        with contextlib.suppress(Closed):  # another thread has closed the keeper, and flushed everything
+            self._store.own.flush()
+
+    def on_flush(self, told: Callable[[int], None]) -> None:
+        """Call a function with the microseconds of each flush of the keeper's own journal. It must not raise."""
+        check_function("told", told)
+        self._store.own.appender.on_flush = told
+
+    def on_dead_dropped(self, told: Dropped) -> None:
+        """Call a function with id → topic of the dead letters that were dropped for their age. It must not raise."""
+        check_function("told", told)
+        if self._housekeeper.old_dead is not None:
+            self._housekeeper.old_dead.on_dropped = told
+
+    def holds(self, id_: bytes) -> bool:
+        """Return whether a message is claimed, and not settled yet."""
+        return id_ in self._head.claims and id_ not in self._settler.later
+
+    def _set_aside(self, put: bytes, exc: Damaged) -> None:
+        """Move a record that is not a message into quarantine, and drop it."""
+        with self._lock:
+            id_ = put[ID]
+            if id_ in self._head.claims:
+                name = second_of(self._store.dir.settings, id_)
+                self._store.quarantine.keep_bytes(Damage(name, 0, len(put), exc.what, proven=True), put)
+                self._reserve.drop([id_], SET_ASIDE)
+                self._head.release([id_])
+
+    def _id_of(self, what: Message | bytes) -> bytes:
+        with self._lock:
+            self._check()
+            (id_,) = self._settler.ids_of([what])
+        return id_
+
+    # -- what it does not hand out ---------------------------------------------------------------------------
+
+    @property
+    def paused(self) -> Pauses:
+        """What is paused, as this keeper knows it since its last claim."""
+        return self._pauses.held.pauses
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the wheel was drained since this keeper was opened: close it once its claims are settled."""
+        return self.paused.has_drained(self._drains)
+
+    def check_drained(self) -> None:
+        """Raise Closed when the wheel was drained since this keeper was opened: it hands out nothing more."""
+        if self.is_drained:
+            raise Closed(
+                "the wheel was drained: this keeper hands out nothing more",
+                path=self._dir.path,
+                hint="close it; the next keeper fires after a `filewheel resume`",
+            )
+
+    def has_passed_over(self, topic: str) -> bool:
+        """Return whether due messages wait because of a claim's `at_most`; they do not end a `wait`.
+
+        Of a topic, or of those with which it shares a bound.
+        """
+        check_topic(topic)
+        name = topic.encode()
+        with self._lock:
+            aside = self._head.ready.aside
+            return aside.layout.of(name) in aside and not self._pauses.held.holds_topic(name)
 
     # -- time ------------------------------------------------------------------------------------------------
 

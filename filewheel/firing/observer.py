@@ -1,7 +1,8 @@
 """What other processes see of a keeper: that it lives, what is claimed and runs, and how the last messages ended.
 
 The housekeeper's thread calls `look` a few times a second. It copies references under the store's lock, and unpacks
-and writes without it, so claims and acknowledgements do not wait for it.
+and writes without it, so claims and acknowledgements do not wait for it. Two times are signs of life, in the note of
+keeper.lock: when that thread last came around, and when the consumer last asked for work.
 Invariant: an error here is logged once, and stops nothing.
 """
 
@@ -16,7 +17,6 @@ from filewheel.errors import Damaged
 from filewheel.firing.begins import Begins
 from filewheel.firing.head import Head
 from filewheel.firing.killer import Killer
-from filewheel.firing.pulse import Pulse
 from filewheel.format.record import unpack_put
 from filewheel.laps.store import Store
 from filewheel.message import US_PER_S
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 INTERVAL_US = US_PER_S
 REST_US = 5 * US_PER_S
 """How often an unchanged list is written, so that readers see that the process runs."""
+BEAT_US = 5 * US_PER_S
+"""How often the signs of life are written."""
 _SEEN_MAX = 1 << 16
 """How many of the claimed messages are looked at."""
 _SHARE = 50
@@ -51,7 +53,11 @@ class Observer:
         self.history = History(store.dir, kept, store.clock)
         self._is_used = is_used or kept > 0
         self._killer = Killer(store, head, begins, self.history)
-        self.pulse = Pulse(lock, store.clock)
+        self._keeper_lock = lock
+        self._turned_us: int | None = None
+        """When the background thread last came around, by the steady clock; None before its first turn."""
+        self._asked_us = store.clock.now_us()
+        self._beat_us: int | None = None
         self.worker: Worker | None = None
         """The consumer, if it works on messages elsewhere."""
         self._due_us = 0
@@ -63,13 +69,25 @@ class Observer:
 
     def look(self) -> None:
         """Publish what is to be published now. Cost: mostly two readings of the clock."""
-        self.pulse.turned()
+        now = self._turned_us = self._clock.steady_us()
+        if self._beat_us is None or now - self._beat_us >= BEAT_US:
+            self._beat_us = now
+            self._keeper_lock.beat(self._clock.now_us(), self._asked_us)
         self._try(lambda: self._killer.look(self.worker))
         now = self._clock.steady_us()
         if now >= self._due_us:
             self._try(self.publish)
             took = self._clock.steady_us() - now
             self._due_us = now + max(INTERVAL_US, took * _SHARE)
+
+    def asked(self) -> None:
+        """Note that the consumer asks for messages, or waits for some. Cost: one reading of the clock."""
+        self._asked_us = self._clock.now_us()
+
+    def stalled_s(self) -> float:
+        """Return for how many seconds the background thread has not come around; 0 without one. Takes no lock."""
+        turned_us = self._turned_us
+        return 0.0 if turned_us is None else max(0, self._clock.steady_us() - turned_us) / US_PER_S
 
     def publish(self) -> None:
         """Write the ends so far, and the claimed messages."""

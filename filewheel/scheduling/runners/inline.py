@@ -12,16 +12,13 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from filewheel.env import Clock
-from filewheel.runs.run import Place
 from filewheel.scheduling.outcome import Outcome
 from filewheel.scheduling.runners.loop import cancelled_itself, run_async
-from filewheel.scheduling.runners.runner import Begin, Call, Finish, run
+from filewheel.scheduling.runners.runner import Begin, Call, Finish, Runner, run
 
 
-class Inline:
+class Inline(Runner):
     """Runs each call at once. Coroutine functions run in `loop`, or in a loop of the runner."""
-
-    starts_anywhere = False  # a call would run inside of another
 
     def __init__(
         self, begin: Begin, finish: Finish, clock: Clock, wheel: str, *, loop: asyncio.AbstractEventLoop | None = None
@@ -67,24 +64,6 @@ class Inline:
             for task in asyncio.all_tasks(runner.get_loop()):
                 task.cancel()
             return call.fail(Outcome.of(exc))
-
-    def quiet(self) -> None:
-        """Do nothing: no call is queued."""
-
-    def busy(self) -> int:
-        """Return 0: every call has ended."""
-        return 0
-
-    def running(self) -> list[tuple[Call, Place]]:
-        """Return nothing: the thread that asks runs the call."""
-        return []
-
-    def kill(self, call: Call) -> None:
-        """Do nothing: no call runs beside another."""
-
-    def give_up(self, call: Call) -> str:
-        """Do nothing: every call has ended."""
-        return ""
 
     def stop(self) -> None:
         """Close the runner's event loop."""

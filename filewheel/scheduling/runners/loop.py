@@ -28,6 +28,7 @@ from filewheel.scheduling.runners.runner import (
     Begin,
     Call,
     Finish,
+    Runner,
     called,
     failed_by,
     jobs_of,
@@ -104,10 +105,8 @@ def time_out(timeout_s: float | None, trace: str = "") -> Outcome:
     )
 
 
-class Loop:
-    """Runs calls as tasks. Without a `loop` the first call makes one, in its own thread."""
-
-    starts_anywhere = False  # `begin` touches the disk, and the event loop must not wait for it
+class Loop(Runner):
+    """Runs calls as tasks, which a time-out ends. Without a `loop` the first call makes one, in its own thread."""
 
     def __init__(
         self, begin: Begin, finish: Finish, clock: Clock, wheel: str, *, loop: asyncio.AbstractEventLoop | None = None
@@ -207,10 +206,6 @@ class Loop:
         for task, its in self._tasks.items():
             if its is call:
                 task.cancel()
-
-    def give_up(self, call: Call) -> str:
-        """Do nothing: the task ends itself at its time-out."""
-        return ""
 
     def stop(self) -> None:
         """Cancel running tasks. Must not be called in the loop's thread."""

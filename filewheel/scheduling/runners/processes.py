@@ -27,7 +27,7 @@ from filewheel.scheduling.outcome import RETURNED, Kept, Outcome, killed
 from filewheel.scheduling.runners.child import resolve
 from filewheel.scheduling.runners.loop import time_out
 from filewheel.scheduling.runners.pool import Grip, Pool, Result
-from filewheel.scheduling.runners.runner import Begin, Call, Finish, run
+from filewheel.scheduling.runners.runner import Begin, Call, Finish, Runner, run
 
 TARGET = "filewheel.scheduling.runners.processes:serve"
 
@@ -104,8 +104,8 @@ def serve(request: bytes) -> bytes:
     return packed
 
 
-class Processes:
-    """Runs calls in a pool of processes, which the first call starts."""
+class Processes(Runner):
+    """Runs calls in a pool of processes, which the first call starts, and which kills one at its time-out."""
 
     starts_anywhere = True
 
@@ -158,10 +158,6 @@ class Processes:
         grip = self._running.get(call)
         if grip is not None:
             grip.kill()
-
-    def give_up(self, call: Call) -> str:
-        """Do nothing: the pool kills the process at the time-out."""
-        return ""
 
     def stop(self) -> None:
         """Kill the processes."""

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from filewheel.checks import check_done
 from filewheel.env import Clock
@@ -96,26 +96,30 @@ Begin = Callable[[Call], bool]
 """Called in any thread immediately before a call runs; False when all its messages were cancelled."""
 
 
-class Runner(Protocol):
+class Runner:
     """Runs calls. `start` returns at once; a call that has ended is passed to `finish`, from any thread.
 
-    A runner calls `begin` before each call and runs it only if that returned True; otherwise it does not end.
+    A runner calls `begin` before each call and runs it only if that returned True; otherwise it does not end. This one
+    is the base of those whose calls cannot be ended, or have ended when `start` returns.
     """
 
-    starts_anywhere: bool
+    starts_anywhere = False
     """Whether a thread that has just finished a call may call `start`."""
 
     def start(self, call: Call) -> None:
         """Run or queue a call."""
+        raise NotImplementedError
 
     def quiet(self) -> None:
         """Begin no more calls: queued ones have no outcome, and are offered again."""
 
     def busy(self) -> int:
         """Return how many calls run."""
+        return 0
 
     def running(self) -> list[tuple[Call, Place]]:
         """Return the calls that run, and where. Thread-safe."""
+        return []
 
     def stop(self) -> None:
         """Abandon or end running calls; they have no outcome, and are offered again."""
@@ -125,6 +129,7 @@ class Runner(Protocol):
 
     def give_up(self, call: Call) -> str:
         """Abandon a call that timed out; return its stack, if it has one."""
+        return ""
 
 
 def jobs_of(call: Call, clock: Clock, wheel: str) -> list[Job | Outcome]:

@@ -16,12 +16,12 @@ from filewheel.env import Clock
 from filewheel.errors import DiskError, disk_errors
 from filewheel.runs.run import Place
 from filewheel.scheduling.outcome import Outcome
-from filewheel.scheduling.runners.runner import Begin, Call, Finish, run, stack_of
+from filewheel.scheduling.runners.runner import Begin, Call, Finish, Runner, run, stack_of
 
 log = logging.getLogger(__name__)
 
 
-class Threads:
+class Threads(Runner):
     """Runs calls in its own threads, which the first calls start."""
 
     starts_anywhere = True
@@ -84,9 +84,6 @@ class Threads:
             call.outcomes, call.ended_us = outcomes, self._clock.steady_us()
             self._finish(call)
             self._running.pop(call, None)
-
-    def kill(self, call: Call) -> None:
-        """Do nothing: a thread cannot be ended."""
 
     def give_up(self, call: Call) -> str:
         """Abandon the thread of a call, and start another in its place; return the thread's stack."""
