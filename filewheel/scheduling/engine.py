@@ -410,7 +410,7 @@ class Engine(FiringThread):
             while dispatcher.step(claim=True) and dispatcher.full is None:
                 pass
         if dispatcher.no_room is not None:
-            raise dispatcher.no_room
+            raise anew(dispatcher.no_room)
         return dispatcher.settled
 
     @contextmanager

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from filewheel.env import SYSTEM_CLOCK, Clock, Event
-from filewheel.errors import BadArgument, ClusterError, FilewheelError, WrongSource
+from filewheel.errors import BadArgument, ClusterError, FilewheelError, WrongSource, anew
 from filewheel.kafka.levels.loop import LevelLoop
 from filewheel.kafka.levels.metrics import families_of
 from filewheel.kafka.levels.naming import Level
@@ -105,7 +105,7 @@ class LevelService:
         finally:
             sender.close()
         if self._failure is not None:
-            raise self._failure
+            raise anew(self._failure)
 
     def _look_on(self, ids: Mapping[str, str]) -> None:
         """Look at the units each second, and at the topics every LOOK_S: beside the loop, because that may wait."""
