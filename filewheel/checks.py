@@ -57,7 +57,10 @@ def shown(value: object) -> str:
 
 
 def check_path(path: str | os.PathLike[str]) -> str:
-    """Return a path as text. Raises BadArgument for anything that no file system takes."""
+    """Return a path as text and absolute: a program may change its directory while a wheel is open.
+
+    In a directory that was removed it stays relative. Raises BadArgument for anything that no file system takes.
+    """
     try:
         where = os.fsdecode(path)
         if b"\0" in os.fsencode(where):
@@ -66,6 +69,8 @@ def check_path(path: str | os.PathLike[str]) -> str:
         raise BadArgument(f"a path is a str or a PathLike, not {shown(path)}") from None
     except UnicodeEncodeError:
         raise BadArgument(f"the path {shown(path)} is not valid Unicode") from None
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.abspath(where)
     return where
 
 

@@ -105,7 +105,7 @@ def redirected(scheduler: AnyScheduler, path: str | os.PathLike[str], clock: Clo
     plain = scheduler.blocking if isinstance(scheduler, AsyncScheduler) else scheduler
     if plain.state != "stopped":
         raise BadArgument("this scheduler was started: it fires or stands by", hint="start it in the block, or not")
-    where = os.path.abspath(check_path(path))
+    where = check_path(path)
     env = plain._env.using(clock=clock)
     Wheel.open_or_create(where, env=env).close()  # so that no warning is logged that it was missing
     changes: list[tuple[object, dict[str, object]]] = [

@@ -90,7 +90,7 @@ class Wheel(ScheduleChanges):
         self._after_fork: AfterFork = after_fork
         self._anew = partial(
             Wheel,
-            os.path.abspath(check_path(path)),
+            check_path(path),
             sync=sync,
             force=force,
             after_fork=after_fork,

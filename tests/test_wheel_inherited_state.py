@@ -5,6 +5,7 @@ A row of the table in docs/operations.md has a test here, or where its comment s
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -20,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from filewheel import Keeper, Scheduler, Wheel
+from filewheel import AsyncWheel, Keeper, Scheduler, Wheel
 from tests.cli.support import Fw, environment, finish, stopped
 from tests.conftest import assert_whole
 from tests.support import REPO, eventually
@@ -36,7 +37,7 @@ import os, sys, threading
 for fd in range(3):
     os.close(fd)
 import filewheel
-from filewheel import Keeper, Scheduler, Wheel
+from filewheel import AsyncWheel, Keeper, Scheduler, Wheel
 
 def check(what):
     held = {}
@@ -674,3 +675,27 @@ def test_a_program_that_is_traced_works(fw: Fw) -> None:
     if b"Operation not permitted" in done.stderr:
         pytest.skip("this user may trace nothing")
     assert (done.returncode, done.stdout) == (0, b"x")
+
+
+def test_a_handle_of_a_relative_path_stays_at_its_wheel_when_the_program_changes_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a daemon does, after it opened what it needs."""
+    monkeypatch.chdir(tmp_path)
+    with Wheel.create("w") as wheel, Keeper("w", wait=False) as keeper:
+        made = AsyncWheel("w")
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        wheel.enqueue(b"x")
+        wheel.pause(topic="t")
+        wheel.resume(topic="t")
+        assert keeper.ack(keeper.claim()) == 1
+
+        async def enqueue() -> None:
+            async with made:
+                await made.enqueue(b"y")
+
+        asyncio.run(enqueue())
+        assert [m.payload for m in wheel.list()] == [b"y"]
+    assert os.listdir() == []
+    assert_whole(tmp_path / "w")

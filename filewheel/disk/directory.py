@@ -99,7 +99,7 @@ class Directory:
 
 def make_parents(path: str | os.PathLike[str]) -> None:
     """Make the missing directories above a wheel's. Not durable by itself. Raises DiskError."""
-    above = os.path.dirname(os.path.abspath(path))
+    above = os.path.dirname(check_path(path))
     with disk_errors(above):
         os.makedirs(above, mode=0o700, exist_ok=True)
 
@@ -149,12 +149,12 @@ def create_directory(
                 _write(root, settings, where)
         finally:
             root.release()
-        parent = os.open(os.path.dirname(os.path.normpath(where)) or ".", os.O_RDONLY | os.O_CLOEXEC)
+        parent = os.open(os.path.dirname(where) or ".", os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(parent)
         finally:
             os.close(parent)
-        log.info("made a new wheel at %s", _absolute(where))
+        log.info("made a new wheel at %s", where)
     except BaseException as exc:
         if is_made:
             with contextlib.suppress(OSError):  # what has files by now is taken over by the next `create`
@@ -252,7 +252,7 @@ def open_directory(
         missing = isinstance(exc, FileNotFoundError)
         raise NoWheel(
             "no such directory" if missing else "not a directory",
-            path=_absolute(where),
+            path=where,
             hint=_where_is(where) if missing else "name a wheel's directory",
         ) from None
     except OSError as exc:
@@ -262,14 +262,6 @@ def open_directory(
     notes: list[str] = []
     settings = _read_settings(root, where, notes)
     return Directory(where, root, settings, notes, env)
-
-
-def _absolute(where: str) -> str:
-    """Return the real path; the path unchanged if the working directory was removed."""
-    try:
-        return os.path.abspath(where)
-    except OSError:
-        return where
 
 
 def _where_is(where: str) -> str:
@@ -318,7 +310,7 @@ def _read_settings(disk: Disk, where: str, notes: list[str]) -> Settings:
             notes.append(f"{where}/{layout.SETTINGS}: missing; the copy was used. Try: `filewheel repair`")
         return settings
     if trouble is None or missing == 2:
-        raise NoWheel("not a wheel (it has no wheel.json)", path=_absolute(where), hint=_where_is(where))
+        raise NoWheel("not a wheel (it has no wheel.json)", path=where, hint=_where_is(where))
     raise trouble
 
 

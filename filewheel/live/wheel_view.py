@@ -97,7 +97,7 @@ class WheelView:
 
     def __init__(self, path: str | os.PathLike[str], *, force: bool = False, env: Env = SYSTEM) -> None:
         """Open nothing yet: a missing wheel is an error of the first call. Raises BadArgument."""
-        self._path = os.path.abspath(check_path(path))
+        self._path = check_path(path)
         self._force = force
         check_flag("force", force)
         self._env = check_env(env)

@@ -60,7 +60,7 @@ def add_backup(
     Raises Fenced when the wheel is not a primary, WheelExists when messages are pending in the other one, NoWheel when
     the registered wheel at `path` cannot be read and nothing would change, BadArgument.
     """
-    where = os.path.abspath(check_path(path))
+    where = check_path(path)
     check_flag("force", force)
     _check(mode, on_failure, copies, timeout_s, retain_bytes)
 
@@ -73,8 +73,8 @@ def add_backup(
             retain_bytes=now.retain_bytes if retain_bytes is None else retain_bytes,
         )
 
-    with disk_errors(where), opened(os.path.abspath(check_path(primary)), env) as ours:
-        if where == os.path.abspath(ours.path):
+    with disk_errors(where), opened(check_path(primary), env) as ours:
+        if where == ours.path:
             raise BadArgument("a wheel is no backup of itself", hint="name a directory on another disk")
         roster = read_roster(ours.disk, ours.path)
         if roster is not None and roster.role != "primary":
@@ -104,7 +104,7 @@ def _join(
     fresh = Member(theirs.path, wheel, mode, "joining", ours.env.clock.now_us())
     # An interrupted `add_backup` has written the set and epoch there: they are used.
     made_up = (secrets.token_hex(16), 1) if known is None else (known.set, known.epoch)
-    first = Roster(*made_up, "primary", os.path.abspath(ours.path), ours.settings.id)
+    first = Roster(*made_up, "primary", ours.path, ours.settings.id)
 
     def join(old: Roster | None) -> Roster:
         now = old or first
@@ -267,7 +267,7 @@ def remove_backup(
 
     Raises NotFound, Fenced, Damaged, DiskError.
     """
-    mine = os.path.abspath(check_path(primary))
+    mine = check_path(primary)
     with disk_errors(mine), opened(mine, env) as ours:
         roster = read_roster(ours.disk, ours.path)
         if roster is not None and roster.role != "primary":
@@ -305,7 +305,7 @@ def remove_backup(
 
 def _left_over(ours: Directory, roster: Roster | None, which: str, env: Env) -> tuple[Member, str] | None:
     """Return the wheel at this path, and its set, if its roster says that it is a backup of ours."""
-    where = os.path.abspath(check_path(which))
+    where = check_path(which)
     with contextlib.suppress(FilewheelError, OSError), opened(where, env) as theirs:
         found = read_roster(theirs.disk, where)
         if (
@@ -319,7 +319,7 @@ def _left_over(ours: Directory, roster: Roster | None, which: str, env: Env) -> 
 
 def _find(roster: Roster | None, which: str, path: str) -> Member:
     members = () if roster is None else roster.members
-    where = os.path.abspath(check_path(which))
+    where = check_path(which)
     found = [m for m in members if m.path == where]
     if not found and isinstance(which, str) and which:
         found = [m for m in members if m.wheel.startswith(which)]

@@ -79,7 +79,7 @@ def promote(
     """
     check_flag("force", force)
     check_number("wait_s", wait_s, least=0)
-    where = os.path.abspath(check_path(path))
+    where = check_path(path)
     with disk_errors(where), opened(where, env) as here:  # mutant: promote-bare-errors
         act = Promoting.of(here)
         if act.is_done():

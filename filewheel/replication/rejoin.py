@@ -54,7 +54,7 @@ def rejoin(
     runs, DiskError, Damaged.
     """
     check_flag("force", force)
-    where = os.path.abspath(check_path(path))
+    where = check_path(path)
     with disk_errors(where), opened(where, env) as old:
         mine, primary, theirs = rosters_for(old, where, force=force)
         member = theirs.member(old.settings.id)

@@ -60,7 +60,7 @@ class Replicator:
         Raises NoWheel, BadArgument when the wheel is in no set.
         """
         check_number("interval_s", interval_s, least=0.001, most=60)
-        self._path = os.path.abspath(check_path(path))
+        self._path = check_path(path)
         self._interval_s = interval_s
         if on_change is not None:
             check_function("on_change", on_change)

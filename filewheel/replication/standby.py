@@ -47,7 +47,7 @@ class Standby:
     ) -> None:
         """Watch the primary of the backup at `path`. Raises BadArgument when it is no backup."""
         check_number("after_s", after_s, least=0.05, most=86_400)
-        self._path = os.path.abspath(check_path(path))
+        self._path = check_path(path)
         self._after_s = after_s
         self._env = check_env(env)
         self._clock = env.clock

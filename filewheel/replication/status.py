@@ -106,7 +106,7 @@ def set_status(path: str | os.PathLike[str], *, env: Env = SYSTEM) -> SetStatus 
     Cost: a stat of each journal segment and of each file of a backup, and the headers of the frames that a backup has
     not read.
     """
-    where = os.path.abspath(check_path(path))
+    where = check_path(path)
     with disk_errors(where), opened(where, env) as here:
         roster = read_roster(here.disk, here.path)
         if roster is None or (roster.role == "primary" and not roster.members):

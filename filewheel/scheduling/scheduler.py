@@ -120,7 +120,7 @@ class Scheduler(Firing[Engine]):
             raise BadArgument(f"metrics are a Metrics, not {shown(metrics)}")
         threads, processes, pools = read_pools(threads, processes)
         made = Metrics() if metrics is None else metrics
-        super().__init__(os.path.abspath(check_path(path)), made, pools, Codec(encode, decode))
+        super().__init__(check_path(path), made, pools, Codec(encode, decode))
         check_whole("in_flight", in_flight)
         if catch_up_per_s is not None:
             check_number("catch_up_per_s", catch_up_per_s)

@@ -25,7 +25,7 @@ from filewheel.tools.verify import Finding
 def check_promote(path: str | os.PathLike[str], *, force: bool = False, env: Env = SYSTEM) -> None:
     """Raise the error with which `promote` would refuse this wheel now. Cost: a look at each wheel of the set."""
     check_flag("force", force)
-    where = os.path.abspath(check_path(path))
+    where = check_path(path)
     with disk_errors(where), opened(where, env) as here:
         promoting = Promoting.of(here)
         if not promoting.is_done():
@@ -35,7 +35,7 @@ def check_promote(path: str | os.PathLike[str], *, force: bool = False, env: Env
 def check_rejoin(path: str | os.PathLike[str], *, force: bool = False, env: Env = SYSTEM) -> None:
     """Raise the error with which `rejoin` would refuse this wheel now. Cost: a look at each wheel of the set."""
     check_flag("force", force)
-    where = os.path.abspath(check_path(path))
+    where = check_path(path)
     with disk_errors(where), opened(where, env) as old:
         rosters_for(old, where, force=force)
         _check_keeper(old, "rejoin")

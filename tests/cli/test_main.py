@@ -166,7 +166,7 @@ def test_without_json_a_failure_is_one_line_and_what_to_try() -> None:
     first, second = result.err.splitlines()
     assert first == f"Error: {Path.cwd() / 'nowhere'}: no such directory"
     assert second.startswith("Try: check the path, and that its disk is mounted; ")
-    assert second.endswith("`filewheel -C nowhere init`")
+    assert second.endswith(f"`filewheel -C {Path.cwd() / 'nowhere'} init`")
     assert result.out == ""
 
 
