@@ -223,7 +223,7 @@ def _run_commands(runner: CommandRunner, stop: Stop, go_on: GoOn, once: bool, se
             "partly", f"{done:,} done, {count(buried, 'dead letter')}",
             hint="`filewheel dead list` lists them",
         )  # fmt: skip
-    if (retried or waits) and once:
+    if waits or (retried and once):
         raise Failure("partly", f"{done:,} done, {retried + waits:,} failed and to be tried again")
 
 

@@ -205,7 +205,8 @@ def items(out: Output, sight: Sight, shown: Shown, columns: int, room: int, now_
     for n, item in enumerate(sight.items[:room]):
         state = ""
         if isinstance(item, Message) and not item.is_dead:
-            state = "runs" if str(item.id) in runs else "paused" if sight.pauses.of(item) else ""
+            waits = "" if item.waits is None else "waits"
+            state = "runs" if str(item.id) in runs else "paused" if sight.pauses.of(item) else waits
         text = row_text(item, columns, now_us, state)
         row = clip(f"{'>' if n == shown.chosen else ' '} {text}", columns, dots)
         lines.append(out.style(row, bold=n == shown.chosen))

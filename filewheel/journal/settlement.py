@@ -16,7 +16,18 @@ from filewheel.checks import check_whole, shown
 from filewheel.errors import BadArgument
 from filewheel.format.record import ACKED, BURIED, CANCELLED, RESCHEDULED, RETRIED, pack_drop, pack_message, unpack_put
 from filewheel.journal.columns import At, Delay
-from filewheel.message import DEAD_US, DUE_LIMIT_US, REASON, Attempt, Message, MessageId, end_of, with_attempt
+from filewheel.message import (
+    DEAD_US,
+    DUE,
+    DUE_LIMIT_US,
+    REASON,
+    WAITS,
+    Attempt,
+    Message,
+    MessageId,
+    end_of,
+    with_attempt,
+)
 from filewheel.timespec import at_us, check_due, delay_us, due_from
 
 What = Literal["acked", "retried", "deferred", "buried", "killed"]
@@ -137,6 +148,8 @@ def records_of(settlement: Settlement, put: bytes, cancelled: bool, now_us: int,
 def moved_headers(settlement: Settlement, message: Message, now_us: int) -> dict[str, str]:
     """Return the headers of a message that is retried, deferred or buried."""
     headers = dict(message.headers if settlement.headers is None else settlement.headers)
+    if settlement.what != "deferred":  # it began
+        headers = {k: v for k, v in headers.items() if k not in (DUE, WAITS)}
     if settlement.failed is None:
         return headers
     return with_attempt(headers, Attempt(now_us, message.attempt, settlement.failed, end_of(settlement.details)))

@@ -31,7 +31,7 @@ from filewheel.format.record import (
 from filewheel.format.settings import Sync
 from filewheel.journal.journal import BATCH_BYTES, Journal
 from filewheel.keys.index import Keys
-from filewheel.message import DEADLINE, DUE, KEY, REASON, Message, MessageId, receipt
+from filewheel.message import DEADLINE, DUE, KEY, REASON, WAITS, Message, MessageId, receipt
 
 POLICIES = ("reject", "keep", "replace")
 
@@ -196,7 +196,7 @@ def not_found(key: str | None, old: MessageId | None, path: str) -> NotFound:
 def moved_rest(message: Message) -> bytes:
     """Pack the part after the id of a message that moves; a dead letter starts again at attempt 0."""
     # The new due replaces the one that the message was late for.
-    headers = {k: v for k, v in message.headers.items() if k != DUE}
+    headers = {k: v for k, v in message.headers.items() if k not in (DUE, WAITS)}
     attempt = message.attempt
     if message.is_dead:
         attempt = 0

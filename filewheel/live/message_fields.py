@@ -91,6 +91,8 @@ def row_fields(message: Message) -> dict[str, Any]:
     }
     if message.schedule_name is not None:
         fields["schedule"] = message.schedule_name
+    if message.waits is not None:
+        fields["waits"] = message.waits
     if message.died_us is not None:
         fields |= {"died": iso(message.died_us), "died_us": message.died_us, "reason": message.reason}
     return fields

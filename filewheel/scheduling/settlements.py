@@ -40,7 +40,6 @@ def failed(
     traced: bool = True,
 ) -> Settlement:
     """Settle a call that failed; with `traced` its traceback is stored."""
-    headers = {k: v for k, v in message.headers.items() if k not in (DUE, WAITS)}
     details = outcome.trace if traced else ""
     delay_us = None
     if outcome.retry_in_us is not None:
@@ -50,14 +49,14 @@ def failed(
     if delay_us is not None:
         due_us = min(now_us + delay_us, DUE_END_US - 1)
         if successor is None or due_us < successor.due_us:
-            return Settlement(message.id, "retried", due_us, headers=headers, failed=outcome.error, details=details)
+            return Settlement(message.id, "retried", due_us, failed=outcome.error, details=details)
     tries = message.attempt + 1
     times = "" if tries == 1 else f" (after {tries} attempts)"
     return Settlement(
         message.id,
         "buried",
         reason=f"{outcome.error}{times}",
-        headers=_dead(headers),
+        headers=_dead(message.headers),
         successor=successor,
         failed=outcome.error,
         details=details,
@@ -88,9 +87,9 @@ def expired(message: Message) -> Settlement:
 
 def deferred(message: Message, due_us: int) -> Settlement:
     """Settle a message that a limit of its handler holds back."""
-    headers = None
-    if SKIP_LATE in message.headers and DUE not in message.headers:
-        headers = {**message.headers, DUE: str(message.due_us)}
+    headers = {k: v for k, v in message.headers.items() if k != WAITS}
+    if SKIP_LATE in headers:
+        headers.setdefault(DUE, str(message.due_us))
     return Settlement(message.id, "deferred", min(due_us, DUE_END_US - 1), headers=headers)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import BadArgument, Keeper, Scheduler, Wheel
-from tests.cli.support import Result, finish, start, stopped
+from tests.cli.support import Fw, Result, finish, start, stopped
 from tests.conftest import assert_whole
 from tests.support import REPO, eventually
 
@@ -199,6 +199,53 @@ def test_two_of_them_one_fires_and_the_other_takes_over(app: Path, number: int) 
             assert ended.code == 0
             assert f"process {second.pid} is the keeper now, and fires" in ended.err
     jobs.stop()
+
+
+OWNER = """
+import pathlib
+from filewheel import Scheduler
+
+scheduler = Scheduler("jobs.wheel")
+scheduler.every(1, name="tick")(scheduler.on("tick")(lambda: pathlib.Path("ticks").open("a").write("x")))
+"""
+OTHER = """
+from filewheel import Scheduler
+
+scheduler = Scheduler("jobs.wheel")
+scheduler.on("other")(lambda: None)
+"""
+
+
+def test_a_schedule_outlives_a_program_that_does_not_declare_it_and_is_late_as_long_as_that_fires(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "owner.py").write_text(OWNER)
+    (tmp_path / "other.py").write_text(OTHER)
+    fw = Fw(tmp_path / "jobs.wheel")
+    ticks = tmp_path / "ticks"
+    with stopped(begin(tmp_path, "owner:scheduler")) as owner:
+        eventually(lambda: ticks.exists() and ticks.read_text())
+        with stopped(begin(tmp_path, "other:scheduler")) as other:
+            assert other.stderr is not None
+            eventually(lambda: "standing by" in other.stderr.readline())
+            owner.kill()
+            eventually(lambda: "the schedule 'tick' waits" in other.stderr.readline())
+            before = ticks.read_text()
+            with stopped(begin(tmp_path, "owner:scheduler")) as again:
+                assert again.stderr is not None
+                eventually(lambda: "standing by" in again.stderr.readline())
+                (listed,) = fw("schedule", "list").json
+                assert "waits for a program that declares it" in listed["waits"]
+                assert fw("health", "--max-lag", "0s", code=22).json[0]["kind"] == "late"
+                assert ticks.read_text() == before
+                other.send_signal(signal.SIGTERM)
+                eventually(lambda: len(ticks.read_text()) > len(before))
+                again.send_signal(signal.SIGTERM)
+                assert finish(again).code == 0
+    with Wheel(tmp_path / "jobs.wheel") as wheel:
+        (stored,) = wheel.schedules()
+    assert_whole(tmp_path / "jobs.wheel")
+    assert stored.occurrence.waits is None
 
 
 def test_ctrl_c_lets_a_call_end_for_the_grace_and_then_cancels_it(app: Path) -> None:

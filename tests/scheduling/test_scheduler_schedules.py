@@ -478,6 +478,28 @@ def test_a_schedule_that_the_firing_program_does_not_declare_is_called_at_once_w
     assert (found.due_us, found.waits, found.root) == (START_US + 70 * US_PER_S, None, None)
 
 
+@pytest.mark.parametrize("how", ["reschedule", "retry", "bury"])
+def test_an_occurrence_that_waited_and_moved_on_waits_no_more(
+    make: Make, clock: FakeClock, path: Path, how: str
+) -> None:
+    scheduler = make()
+    scheduler.schedule("cleanup", 3600, "clean")
+    clock.advance(3600)
+    scheduler.drain()
+    assert "no handler is named 'clean'" in (the_living(path).waits or "")
+
+    @scheduler.on("clean", retry=Retry(limit=1 if how == "retry" else 0, delay_s=5, jitter=0))
+    def clean() -> None:
+        raise ValueError
+
+    if how == "reschedule":
+        scheduler.wheel.reschedule(key="filewheel.every:cleanup", delay=0)
+    else:
+        clock.advance(300)
+        scheduler.drain()
+    assert [m.waits for m in [*living(path), *dead(path)]] == [None] * (1 + (how == "bury"))
+
+
 def test_an_occurrence_that_waited_for_its_program_is_too_late_by_its_own_due(
     make: Make, clock: FakeClock, path: Path
 ) -> None:

@@ -116,8 +116,11 @@ def load(
                 "usage", f"{count(wrong, 'line')} of {file} cannot be taken; nothing was changed",
                 hint="mend them, or --keep-going takes the others",
             )  # fmt: skip
-        gone = [s.name for s in wheel.schedules() if s.source == named and not s.is_declared] if prune and named else []
-        gone = [name for name in gone if name not in {plan.job.name for plan in plans}]
+        gone: list[str] = []
+        if prune and named:
+            kept = {plan.job.name for plan in plans}
+            loaded = (s for s in wheel.schedules() if s.source == named and not s.is_declared)
+            gone = [stored.name for stored in loaded if stored.name not in kept]
         if wrong and gone:
             out.warn("nothing is pruned: a line that cannot be taken may be one of these schedules")
             gone = []
