@@ -13,7 +13,7 @@ import pytest
 
 from cli.input.crontab import Crontab, is_system_crontab
 from filewheel import Scheduler, Wheel
-from filewheel.lookup.finder import Finder
+from filewheel.keys.index import Keys
 from filewheel.schedules.cron import Cron
 from tests.cli.support import Fw
 
@@ -211,13 +211,13 @@ def test_a_big_file_that_has_not_changed_is_loaded_with_one_look_for_all(
     text = "".join(f"{i % 60} {i // 60} * * * job{i} --all\n" for i in range(300))
     fw("schedule", "load", "-", "--tz", "UTC", "--source", "s", stdin=text)
     looks: list[int] = []
-    look = Finder.look
+    find = Keys.find
 
-    def counted(self: Finder, ids: Iterable[bytes]) -> Any:
+    def counted(self: Keys, names: Iterable[str]) -> Any:
         looks.append(1)
-        return look(self, ids)
+        return find(self, names)
 
-    monkeypatch.setattr(Finder, "look", counted)
+    monkeypatch.setattr(Keys, "find", counted)
     made: list[int] = []
     init = Cron.__init__
     monkeypatch.setattr(Cron, "__init__", lambda self, *args: made.append(1) or init(self, *args))  # type: ignore[func-returns-value]
