@@ -1,7 +1,9 @@
 /* The time-outs of an event loop: a hierarchical wheel of LEVELS times 64 slots, as Linux and tokio have.
  *
- * `timeouts.py` is the same in Python and describes it; `compiled.py` chooses. A pending time-out is one object that
- * carries its own links. The wheel owns one reference to it, and it borrows the wheel.
+ * A slot of a level spans the 64 slots of the level below. A bit for each slot in use gives the next slot to empty
+ * without a look at the others, so an idle wheel does nothing. `timeouts.py` has the same calls in a simple form, and
+ * describes them; `compiled.py` chooses. A pending time-out is one object that carries its own links. The wheel owns
+ * one reference to it, and it borrows the wheel.
  * Invariants: `wheel` is set as long as the time-out is in a list of that wheel; a slot's bit in `used` is set as long
  * as the slot is not empty; no list is walked while code in Python runs.
  */

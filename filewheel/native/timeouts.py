@@ -1,15 +1,15 @@
 """The time-outs of an event loop: where they wait, and their calls when they are due.
 
-A hierarchical wheel as Linux and tokio have it: LEVELS times 64 slots; a slot of a level spans the 64 slots of the
-level below. A bit for each slot in use gives the next slot to empty without a look at the others, so an idle wheel does
-nothing. `_timeouts.c` has the same in C; `compiled.py` chooses. The public class is `filewheel.timers.LoopWheel`, a
+The simple form of `_timeouts.c`, which is a hierarchical wheel: here the ticks in use are in a heap, and each has its
+time-outs in the order of their starts. `compiled.py` chooses. The public class is `filewheel.timers.LoopWheel`, a
 subclass that has the loop.
-Invariants: no call comes before its due; the hand has emptied each slot up to itself; no slot in use is emptied before
+Invariants: no call comes before its due; the hand has emptied each tick up to itself; no tick in use is emptied before
 `_armed`, the tick for which the driver has set its one timer.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable
 from contextvars import Context, copy_context
@@ -20,9 +20,6 @@ from typing import Any, TypeVarTuple
 
 Ts = TypeVarTuple("Ts")
 
-LEVELS = 10
-BITS = 6
-SLOTS = 1 << BITS
 NEVER = 1 << 59
 """A due further away waits there."""
 NO_ROUND = -1
@@ -31,55 +28,20 @@ IN_TURN = -1
 """As `_armed`: the driver sets its timer at the end of the turn."""
 _HANDS_BACK = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
 """The flags of a function that does nothing when it is called."""
-MOVES = 256
-"""How many are moved between two looks at the clock."""
 
 
-class Links:
-    """One in a doubly linked list; the list itself is one of them, and stands between its last and its first."""
-
-    __slots__ = ("_after", "_before")
-
-    _after: Any
-    _before: Any
-
-    def __init__(self) -> None:
-        self._after = self._before = self
-
-    def append(self, one: Any) -> None:
-        """Put one at the end of this list."""
-        one._before, one._after = self._before, self
-        self._before._after = self._before = one
-
-    def take_all(self, other: Links) -> None:
-        """Move all of another list to the end of this one."""
-        if other._after is other:
-            return
-        first, last = other._after, other._before
-        other._after = other._before = other
-        first._before, self._before._after = self._before, first
-        last._after, self._before = self, last
-
-
-def remove(one: Any) -> None:
-    """Take one out of its list."""
-    one._before._after, one._after._before = one._after, one._before
-
-
-class LoopTimeout(Links):
+class LoopTimeout:
     """A time-out that was started by `call_later` or `call_at`."""
 
-    __slots__ = ("_args", "_callback", "_context", "_level", "_slot", "_state", "_wheel", "_when")
+    __slots__ = ("_args", "_callback", "_context", "_home", "_state", "_wheel", "_when")
 
     def __init__(self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context) -> None:
-        super().__init__()
         self._when = when
         self._callback: Callable[..., object] | None = callback
         self._args = args
         self._context: Context | None = context
         self._wheel: TimeoutWheel | None = None
-        self._level = 0
-        self._slot = 0
+        self._home: Timeouts = {}
         self._state = "pending"
 
     def cancel(self) -> None:
@@ -124,11 +86,15 @@ class TimeoutWheel:
         self._origin = clock()
         self._hand = 0
         self._armed = NEVER
-        self._round = NO_ROUND  # the tick up to which the slots are emptied before what came later is called
+        self._round = NO_ROUND  # the tick up to which all is called before what came later
         self._pending = 0
-        self._used = [0] * LEVELS
-        self._slots = [[Links() for _ in range(SLOTS)] for _ in range(LEVELS)]
-        self._soon, self._due, self._moving = Links(), Links(), Links()
+        self._ticks: list[int] = []
+        """Those in `_slots`, as a heap."""
+        self._slots: dict[int, Timeouts] = {}
+        self._soon: Timeouts = {}
+        self._due: Timeouts = {}
+        self._order: list[LoopTimeout] = []
+        """Those due, the next one last; one that is not in `_due` was cancelled."""
 
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], /, *args: *Ts, context: Context | None = None
@@ -210,53 +176,36 @@ class TimeoutWheel:
         self, now: float, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
     ) -> LoopTimeout:
         one = LoopTimeout(when, callback, args, copy_context() if context is None else context)
-        tick, hand = self._tick_of(when), self._hand_of(now)
-        if hand > self._hand and self._armed >= 0 and (hand < self._armed or not self._pending):
-            self._hand = hand  # no slot is emptied before `_armed`, so the hand may pass to here
-        if when <= now:
-            self._soon.append(one)
-            empty_at = self._hand
-        else:
-            empty_at = self._place(one, max(tick, self._hand + 1))
-        one._wheel = self
+        tick = self._hand if when <= now else max(self._tick_of(when), self._hand + 1)
+        home = self._soon if when <= now else self._slots.get(tick)
+        if home is None:
+            home = self._slots[tick] = {}
+            heapq.heappush(self._ticks, tick)
+        home[one] = None
+        one._home, one._wheel = home, self
         self._pending += 1
         was = self._armed
-        if empty_at < was:
-            self._armed = empty_at
+        if tick < was:
+            self._armed = tick
             try:
-                self._wake(now if when <= now else self._origin + empty_at * self._tick_s)
+                self._wake(now if when <= now else self._origin + tick * self._tick_s)
             except BaseException:
                 self._armed = was
                 one.cancel()
                 raise
         return one
 
-    def _place(self, one: LoopTimeout, tick: int) -> int:
-        """Put a time-out that is due after the hand into its slot; return the tick at which the slot is emptied."""
-        level = (((tick ^ self._hand) | (SLOTS - 1)).bit_length() - 1) // BITS
-        one._level, one._slot = level, tick >> BITS * level & (SLOTS - 1)
-        self._used[level] |= 1 << one._slot
-        self._slots[level][one._slot].append(one)
-        return tick >> BITS * level << BITS * level
-
     def _remove(self, one: LoopTimeout) -> None:
-        """Take a pending time-out out of its list."""
-        remove(one)
-        # One that is soon, moving or due names its last slot, or none: if that is empty, its bit is clear anyway.
-        slot = self._slots[one._level][one._slot]
-        if slot._after is slot:
-            self._used[one._level] &= ~(1 << one._slot)
+        """Take a pending time-out out."""
+        del one._home[one]
         one._wheel = None
         self._pending -= 1
 
-    def _next_slot(self) -> tuple[int, int, int] | None:
-        """Return the level and the index of the slot that is emptied next, and its tick."""
-        for level, used in enumerate(self._used):
-            if used:
-                slot = (used & -used).bit_length() - 1
-                above = BITS * (level + 1)
-                return level, slot, self._hand >> above << above | slot << BITS * level
-        return None
+    def _first(self) -> int | None:
+        """Return the first tick that has time-outs."""
+        while self._ticks and not self._slots[self._ticks[0]]:
+            del self._slots[heapq.heappop(self._ticks)]
+        return self._ticks[0] if self._ticks else None
 
     def _turn(self, budget_s: float, /) -> None:
         """Call what is due, for so many seconds at most; `_next` says when to go on.
@@ -271,17 +220,25 @@ class TimeoutWheel:
         self._armed = IN_TURN
         if self._round == NO_ROUND:
             self._round = self._hand_of(now)
-            self._due.take_all(self._soon)
+            soon, self._soon = self._soon, {}
+            self._take(soon)
         while True:
-            if self._due._after is not self._due:
-                self._expire(self._due._after)
-            elif self._moving._after is not self._moving:
-                self._move_some()
-            elif not self._turn_to_next(self._round):
+            if self._due:
+                one = self._order.pop()
+                if one in self._due:
+                    self._expire(one)
+            elif (tick := self._first()) is not None and tick <= self._round:
+                self._hand = heapq.heappop(self._ticks)
+                self._take(self._slots.pop(tick))
+            else:
+                self._hand = max(self._hand, self._round)
                 self._round = NO_ROUND
                 return
             if self._clock() >= until:
                 return
+
+    def _take(self, home: Timeouts) -> None:
+        self._due, self._order = home, list(reversed(home))
 
     def _expire(self, one: LoopTimeout) -> None:
         self._remove(one)
@@ -300,50 +257,19 @@ class TimeoutWheel:
         except BaseException as exc:
             self._raised(callback, one, exc)
 
-    def _move_some(self) -> None:
-        """Put some of the moving ones into lower slots."""
-        for _ in range(MOVES):
-            one = self._moving._after
-            if one is self._moving:
-                return
-            remove(one)
-            tick = self._tick_of(one._when)
-            if tick > self._hand:
-                self._place(one, tick)
-            else:
-                self._due.append(one)
-
-    def _turn_to_next(self, end: int) -> bool:
-        """Move the hand to the next slot that `end` reaches, and empty it; False when there is none."""
-        found = self._next_slot()
-        if found is None or found[2] > end:
-            self._hand = max(self._hand, end)
-            return False
-        level, slot, self._hand = found
-        (self._moving if level else self._due).take_all(self._slots[level][slot])
-        self._used[level] &= ~(1 << slot)
-        return True
-
     def _next(self) -> float | None:
         """Return the time of the next `_turn`: one that has passed if there is work left, None if there is nothing."""
-        if any(one._after is not one for one in (self._soon, self._due, self._moving)):
-            self._armed = self._hand
-        else:
-            found = self._next_slot()
-            self._armed = NEVER if found is None else found[2]
-            if found is None:
-                return None
-        return self._origin + self._armed * self._tick_s
+        tick = self._hand if self._soon or self._due else self._first()
+        self._armed = NEVER if tick is None else tick
+        return None if tick is None else self._origin + tick * self._tick_s
 
     def _clear(self) -> None:
         """Cancel all."""
-        every = Links()
-        for one in (self._soon, self._due, self._moving, *(slot for level in self._slots for slot in level)):
-            every.take_all(one)
-        self._used = [0] * LEVELS
-        self._pending = 0
-        while every._after is not every:
-            one = every._after
-            remove(one)
-            one._wheel, one._state, one._args = None, "cancelled", ()
+        for one in [one for home in (self._soon, self._due, *self._slots.values()) for one in home]:
+            self._remove(one)
+            one._state, one._args = "cancelled", ()
             one._callback = one._context = None
+
+
+Timeouts = dict[LoopTimeout, None]
+"""Time-outs in order; one is taken out in O(1)."""

@@ -52,6 +52,8 @@ class Wheel(L.TimeoutWheel):
         pass
     def _raised(self, callback, timeout, exc):
         assert isinstance(exc, ZeroDivisionError), exc
+    def _returned(self, value):
+        assert type(value) is int, value
     def _refuse(self, name, value):
         raise ValueError(name)
     def _outside(self, is_start):
