@@ -36,11 +36,6 @@ class Ballast:
         self._was_refused = False
         """The file system refused free space: a quota, or no room for a name. No second attempt."""
 
-    @property
-    def is_there(self) -> bool:
-        """Whether a ballast is known to exist, or none is wanted."""
-        return self._bytes > 0 or self._bytes >= self._most
-
     def limit(self, most: int) -> None:
         """Reserve at most so many bytes from now on, and free what is more. Raises OSError."""
         self._most = most
@@ -74,7 +69,7 @@ class Ballast:
     def make(self) -> None:
         """Reserve it for a new wheel; log a warning if there is no room. Never raises OSError."""
         self.keep()
-        if not self.is_there and not self._was_refused:
+        if self._bytes == 0 < self._most and not self._was_refused:
             log.warning(
                 "%s: no room for a ballast: until there is, a full disk stops acknowledgements and messages fire again",
                 self._path,

@@ -19,7 +19,7 @@ from filewheel.checks import check_path
 from filewheel.disk.ballast import Ballast
 from filewheel.disk.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from filewheel.disk.descriptors import raised
-from filewheel.disk.disk import SYSTEM, ForeignFile, OsDisk
+from filewheel.disk.disk import SYSTEM, ForeignFile, OsDisk, is_unreadable
 from filewheel.disk.replace import replace_file
 from filewheel.env import Disk, Env, check_env
 from filewheel.errors import (
@@ -288,24 +288,21 @@ def _read_settings(disk: Disk, where: str, notes: list[str]) -> Settings:
     for name in (layout.SETTINGS, layout.SETTINGS_COPY):
         place = f"{where}/{name}"
         try:
-            fd = disk.open(name, "r")
+            settings = read_settings(disk, name, place)
         except FileNotFoundError:
             missing += 1
             continue
-        except ForeignFile:
-            trouble = Damaged("not a regular file", path=place, hint="remove it, then `filewheel repair`")
-            notes.append(str(trouble))
-            continue
-        except OSError as exc:
-            raise disk_error(exc, place) from exc
-        try:
-            settings = parse_settings(disk.pread(fd, _SETTINGS_BYTES_MAX, 0), place)
         except (Damaged, OSError) as exc:
-            trouble = exc if isinstance(exc, Damaged) else Damaged(f"cannot be read ({exc.strerror})", path=place)
+            if isinstance(exc, ForeignFile):
+                trouble = Damaged("not a regular file", path=place, hint="remove it, then `filewheel repair`")
+            elif isinstance(exc, Damaged):
+                trouble = exc
+            elif is_unreadable(exc):
+                trouble = Damaged(f"cannot be read ({exc.strerror})", path=place)
+            else:
+                raise disk_error(exc, place) from exc
             notes.append(str(trouble))
             continue
-        finally:
-            disk.close(fd)
         if name == layout.SETTINGS_COPY and not notes:
             notes.append(f"{where}/{layout.SETTINGS}: missing; the copy was used. Try: `filewheel repair`")
         return settings
@@ -324,18 +321,12 @@ def read_settings(disk: Disk, name: str, place: str) -> Settings:
 
 
 def check_writable(where: str, disk: Disk, *, force: bool) -> None:
-    """Raise Unsafe unless the directory is ours, closed to others, and on a local file system.
+    """Raise Unsafe unless the directory is ours, closed to others, and, without `force`, on a local file system.
 
     Also raises NoWheel when it was removed since it was opened, and DiskError.
     """
     if isinstance(disk, OsDisk):
         _check_network(where, force)
-        _check_owner(where)
-
-
-def check_owner(where: str, disk: Disk) -> None:
-    """Raise Unsafe unless the directory is ours, and closed to others. For changes that need no local file system."""
-    if isinstance(disk, OsDisk):
         _check_owner(where)
 
 

@@ -48,8 +48,7 @@ class ForeignFile(OSError):
     is_foreign = True
 
 
-SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
-"""Errors of this process or machine, unrelated to the file."""
+_SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 _BROKEN = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG})
 NO_DIRECTORY = (FileNotFoundError, NotADirectoryError)
 """Errors of a listing that mean that the directory is missing. Any other error leaves its content unknown."""
@@ -58,7 +57,7 @@ _FOREIGN = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
 
 def is_scarce(exc: BaseException) -> bool:
     """Return whether an error is about this process or machine, not about the file or another wheel."""
-    return getattr(exc, "errno", None) in SCARCE
+    return getattr(exc, "errno", None) in _SCARCE
 
 
 def is_unreadable(exc: OSError) -> bool:
@@ -159,9 +158,7 @@ class OsDisk:
             os.close(fd)
 
     def sync_all(self) -> None:
-        if _syncfs is None:
-            os.sync()
-        elif _syncfs(self._root) != 0:
+        if _syncfs(self._root) != 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), self.path)
 
@@ -388,16 +385,8 @@ class OsDisk:
                 self._release()
 
 
-def _find_syncfs() -> ctypes._NamedFuncPointer | None:
-    try:
-        function = ctypes.CDLL(None, use_errno=True).syncfs
-    except (OSError, AttributeError):
-        return None
-    function.argtypes = [ctypes.c_int]
-    return function
-
-
-_syncfs = _find_syncfs()
+_syncfs = ctypes.CDLL(None, use_errno=True).syncfs
+_syncfs.argtypes = [ctypes.c_int]
 
 
 SYSTEM = Env(SYSTEM_CLOCK, OsDisk, secrets.token_bytes)

@@ -10,11 +10,9 @@ Invariant: a hint never blocks and never fails; the keeper's end stays open whil
 
 from __future__ import annotations
 
-import os
-import select
 import threading
 
-from filewheel.disk import descriptors, pipe
+from filewheel.disk.descriptors import Waker
 from filewheel.env import Disk, Env
 from filewheel.format import layout
 
@@ -100,31 +98,6 @@ class Hints:
                 self._disk.close(fd)
 
 
-class Alarm:
-    """A sleep that another thread or a signal handler can end. Its two descriptors live as long as the sleep."""
-
-    def __init__(self) -> None:
-        """Raises OSError if two files cannot be opened."""
-        self._heard, self._rung = descriptors.pipe()
-
-    def set(self) -> None:
-        """End the sleep, or the next one."""
-        pipe.send(self._rung)
-
-    def wait(self, timeout_s: float, bell: int | None = None) -> None:
-        """Sleep until `set`, the time-out, or the last reader of the pipe with the writing end `bell` closes it."""
-        poll = select.poll()
-        poll.register(self._heard, select.POLLIN)
-        if bell is not None:
-            poll.register(bell, 0)  # errors are always reported
-        poll.poll(timeout_s * 1000)
-
-    def close(self) -> None:
-        """Close it; after this no thread may set it."""
-        os.close(self._heard)
-        os.close(self._rung)
-
-
 class StandbySleep:
     """A standby's sleep until the keeper has ended. Thread-safe, also for `end` in a signal handler.
 
@@ -135,7 +108,7 @@ class StandbySleep:
         self._path = path
         self._env = env
         self._lock = threading.RLock()
-        self._alarm: Alarm | None = None
+        self._waker: Waker | None = None
         self._ended = False
 
     def wait(self) -> None:
@@ -157,17 +130,17 @@ class StandbySleep:
         with self._lock:
             if self._ended:
                 return
-            alarm = self._alarm = Alarm()
+            waker = self._waker = Waker()
         try:
-            alarm.wait(UNHEARD_S if bell is None else STANDBY_S, bell)
+            waker.wait(UNHEARD_S if bell is None else STANDBY_S, bell)
         finally:
             with self._lock:
-                self._alarm = None
-                alarm.close()
+                self._waker = None
+                waker.close()
 
     def end(self) -> None:
         """End this sleep and all later ones."""
         with self._lock:
             self._ended = True
-            if self._alarm is not None:
-                self._alarm.set()
+            if self._waker is not None:
+                self._waker.wake()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from filewheel.disk.ballast import Ballast
-from filewheel.disk.directory import Directory, check_owner
+from filewheel.disk.directory import Directory, check_writable
 from filewheel.disk.disk import ForeignFile
 from filewheel.disk.locks import WAIT_S, Held
 from filewheel.disk.replace import replace_file
@@ -50,7 +50,7 @@ def change_pauses(
     Raises Unsafe; Locked when another process holds the lock for `wait_s`; Damaged, WheelFull, ReadOnly, DiskError, and
     the errors of `change`.
     """
-    check_owner(directory.path, directory.disk)
+    check_writable(directory.path, directory.disk, force=True)
     try:
         return _change(directory, change, mend, wait_s)
     except WheelFull:

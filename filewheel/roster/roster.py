@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, get_args
 
-from filewheel.disk.directory import Directory, check_owner, opened
+from filewheel.disk.directory import Directory, check_writable, opened
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.replace import replace_file
 from filewheel.env import Disk, Env
@@ -236,7 +236,7 @@ def change_roster(directory: Directory, change: Callable[[Roster | None], Roster
     A change that would lower the epoch is ignored. Raises Unsafe, Damaged, DiskError, and the errors of `change`.
     """
     disk = directory.disk
-    check_owner(directory.path, disk)
+    check_writable(directory.path, disk, force=True)
     try:
         fd = disk.open(layout.ROSTER_LOCK, "rw")
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -548,3 +549,27 @@ def test_a_directory_that_goes_while_it_is_opened_is_no_wheel(made: Path) -> Non
 
     with pytest.raises(NoWheel, match="has gone"):
         open_directory(made, write=True, env=SYSTEM.using(disk=Going))
+
+
+@pytest.mark.parametrize("call", ["open", "pread"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.ENOMEM])
+def test_settings_on_a_bad_place_are_read_from_the_copy_and_an_error_of_this_process_is_raised(
+    made: Path, call: str, code: int
+) -> None:
+    class Bad(OsDisk):
+        def open(self, name: str, mode: str) -> int:
+            if (call, name) == ("open", "wheel.json"):
+                raise OSError(code, os.strerror(code))
+            return super().open(name, mode)
+
+        def pread(self, fd: int, size: int, offset: int) -> bytes:
+            if call == "pread" and os.readlink(f"/proc/self/fd/{fd}").endswith("wheel.json"):
+                raise OSError(code, os.strerror(code))
+            return super().pread(fd, size, offset)
+
+    if code == errno.EIO:
+        opened = open_directory(made, write=False, env=SYSTEM.using(disk=Bad))
+        assert "cannot be read" in opened.notes[0]
+    else:
+        with pytest.raises(DiskError):
+            open_directory(made, write=False, env=SYSTEM.using(disk=Bad))

@@ -12,8 +12,9 @@ import pytest
 
 from filewheel import AsyncKeeper, Keeper, Locked, Scheduler
 from filewheel.disk import hint as bell
+from filewheel.disk.descriptors import Waker
 from filewheel.disk.disk import SYSTEM
-from filewheel.disk.hint import Alarm, StandbySleep
+from filewheel.disk.hint import StandbySleep
 from tests.support import open_below
 
 NEVER_S = 3600.0
@@ -31,13 +32,13 @@ def dozing(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     """Released each time that a standby goes to sleep beside a keeper."""
     falls = threading.Semaphore(0)
 
-    class Telling(Alarm):
+    class Telling(Waker):
         def wait(self, timeout_s: float, bell: int | None = None) -> None:
             if bell is not None:
                 falls.release()
             super().wait(timeout_s, bell)
 
-    monkeypatch.setattr(bell, "Alarm", Telling)
+    monkeypatch.setattr(bell, "Waker", Telling)
     return falls
 
 

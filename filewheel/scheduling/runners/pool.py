@@ -22,6 +22,7 @@ from typing import Literal
 
 import msgpack
 
+from filewheel.disk.descriptors import Waker
 from filewheel.disk.threads import started
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument, Closed, Forked
@@ -29,7 +30,7 @@ from filewheel.message import US_PER_S
 from filewheel.runs.run import KILLED_TEXT
 from filewheel.scheduling.outcome import Outcome
 from filewheel.scheduling.runners.child import RETURNED, preparing
-from filewheel.scheduling.runners.process import KILL_AFTER_S, Process, Waker, end_text
+from filewheel.scheduling.runners.process import KILL_AFTER_S, Process, end_text
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +174,10 @@ class Pool:
             self.close_at_us = min(self.close_at_us, self.clock.steady_us() + round(timeout_s * US_PER_S))
             threads = [*self._threads]
             self._wake(threads)
-        self._refuse_queue()
+            calls = [*self._queue]
+            self._queue.clear()
+        for call in calls:
+            call.answer(_NOT_BEGUN)
         atexit.unregister(self._close_at_exit)
         end_us = self.clock.steady_us() + round((timeout_s + LEAVE_S + KILL_AFTER_S + UNKILLABLE_S) * US_PER_S)
         if threading.current_thread() not in (each.thread for each in threads):
@@ -261,13 +265,6 @@ class Pool:
         with self._lock:
             thread.waker.close()
 
-    def _refuse_queue(self) -> None:
-        with self._lock:
-            calls = [*self._queue]
-            self._queue.clear()
-        for call in calls:
-            call.answer(_NOT_BEGUN)
-
 
 class _Attendant:
     """A thread that starts a process, gives it calls, ends it, and starts another."""
@@ -302,7 +299,7 @@ class _Attendant:
         while True:
             with pool.gate if pool.fruitless else contextlib.nullcontext():
                 while not pool.is_closing and (wait_us := pool.start_at_us - self._clock.steady_us()) > 0:
-                    self.waker.wait(wait_us)
+                    self.waker.wait(wait_us / US_PER_S)
                 if pool.is_closing:
                     return None
                 try:
@@ -345,7 +342,7 @@ class _Attendant:
     def _answer(self, process: Process) -> None:
         call = None
         while (call := call or self._next(process, waits=True)) is not None:
-            if _must_import(process, call) and not self._has_given_after_import(process, call):
+            if call.functions not in process.imported and not self._has_given_after_import(process, call):
                 call = None
                 continue
             before, result = call, self._result(process, call)
@@ -367,7 +364,7 @@ class _Attendant:
         while not (process.has_ended or process.is_lost or self._pool.is_closing):
             call = self._pool.next_call(self, waits=waits)
             if call is not None:
-                if _must_import(process, call) or self._has_given(process, call):
+                if call.functions not in process.imported or self._has_given(process, call):
                     return call
             elif waits:
                 process.look(REST_US)
@@ -472,11 +469,6 @@ class _Attendant:
             return Result("timed_out", message=says, exit_status=status)
         says = "the pool was closed while the call ran, and killed it"
         return Result("closed", message=says, exit_status=status)
-
-
-def _must_import(process: Process, call: _Submission) -> bool:
-    """Return whether a process has yet to import the functions of a call."""
-    return call.functions not in process.imported
 
 
 def _result_of(answer: bytes) -> Result:

@@ -21,8 +21,7 @@ from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 
-from filewheel.disk import descriptors
-from filewheel.message import US_PER_S
+from filewheel.disk.descriptors import Waker, pipe
 from filewheel.scheduling.runners.child import BEGIN, PIPE_LOST, TOKEN_BYTES, frame, serve, take
 
 KILL_AFTER_S = 1  # from SIGTERM to SIGKILL
@@ -31,34 +30,6 @@ _POLL_MS_MAX = 1 << 30
 _CHUNK_BYTES = 1 << 16  # the capacity of a pipe
 _PIPE_BYTES_MAX = 1 << 20
 _SPAWN = multiprocessing.get_context("spawn")
-
-
-class Waker:
-    """A pipe that wakes the thread that waits for a process."""
-
-    def __init__(self) -> None:
-        self.fd, self._writes = descriptors.pipe()
-
-    def wake(self) -> None:
-        """End the wait, or the next one. Does nothing once it is closed."""
-        if self._writes >= 0:
-            with contextlib.suppress(BlockingIOError):  # the pipe is full of wakes
-                os.write(self._writes, b"\0")
-
-    def wait(self, wait_us: int) -> None:
-        """Wait for a wake, at most this long."""
-        if _is_ready(self.fd, wait_us):
-            self.clear()
-
-    def clear(self) -> None:
-        """Read the wakes."""
-        os.read(self.fd, _CHUNK_BYTES)
-
-    def close(self) -> None:
-        """Close the descriptors."""
-        os.close(self.fd)
-        os.close(self._writes)
-        self._writes = -1
 
 
 class Process:
@@ -122,7 +93,7 @@ class Process:
 
         Raises BrokenFrame.
         """
-        for fd, _ in self._poll.poll(_ms(wait_us)):
+        for fd, _ in self._poll.poll(max(0, min(-(-wait_us // 1000), _POLL_MS_MAX))):
             if fd == self._waker.fd:
                 self._waker.clear()
             elif fd == self._end_fd:
@@ -207,7 +178,10 @@ class Process:
                     return
 
     def _has_ended_in(self, wait_s: float | None) -> bool:
-        self.has_ended = self.has_ended or _is_ready(self._end_fd, None if wait_s is None else round(wait_s * US_PER_S))
+        if not self.has_ended:
+            poll = select.poll()
+            poll.register(self._end_fd, select.POLLIN)
+            self.has_ended = bool(poll.poll(None if wait_s is None else wait_s * 1000))
         return self.has_ended
 
 
@@ -235,7 +209,7 @@ def _blocked_signals() -> Iterator[None]:
 
 
 def _pipe(undo: contextlib.ExitStack) -> tuple[Connection, Connection]:
-    ends = descriptors.pipe(0)
+    ends = pipe(0)
     reads, writes = Connection(ends[0], writable=False), Connection(ends[1], readable=False)
     undo.callback(reads.close)
     undo.callback(writes.close)
@@ -247,13 +221,3 @@ def _pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
         return None
-
-
-def _ms(wait_us: int | None) -> int | None:
-    return None if wait_us is None else max(0, min(-(-wait_us // 1000), _POLL_MS_MAX))
-
-
-def _is_ready(fd: int, wait_us: int | None) -> bool:
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(_ms(wait_us)))
