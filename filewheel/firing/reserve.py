@@ -41,6 +41,8 @@ class Reserve:
         self._on_written = on_written
         self.ballast = Ballast(store.disk, store.dir.path)
         self._is_short = False
+        self.is_needed = True
+        """Room is made before messages are handed out; not where another log says which of them went out."""
 
     def write(self, records: Sequence[bytes], puts: int) -> None:
         """Write records to the keeper's own journal. Raises WheelFull when no room can be made."""
@@ -87,6 +89,8 @@ class Reserve:
         quota, a limit on the size of a file and missing inodes count too. Cost: nothing while enough zeros are ahead.
         Raises WheelFull when there is no room for one: nothing may be handed out.
         """
+        if not self.is_needed:
+            return count
         for fit in (count, 1):
             try:
                 self._find_room(partial(self._reserve, held + fit))

@@ -202,6 +202,7 @@ class Deal:
         loose = self._without_finished(puts, loose, new, finished)
         if self._is_short:
             puts.remove(dropped_above(self._store, cut, seen, puts))  # mutant: short-deals-dropped
+            puts.remove(puts.having(self._store.over))  # mutant: kafka-full-keeps-done
             self._must_gain(cut, base, puts, finished)  # mutant: short-takes-room
         # D5: one reading of the clock for the whole deal.
         near = near_laps(self._dir.settings, self._store.clock.now_us()) if self._spread else frozenset()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 
 from filewheel.disk.checkpoint import Checkpoint, Found, Position, adopt, find_files
 from filewheel.disk.directory import Directory
@@ -63,6 +63,8 @@ class Store:
         self.own = Journal(directory, on_copies="ignore")  # mutant: keeper-needs-copies
         self.own.appender.on_segment_end = self._own_segment_ended
         self.on_frame = on_frame
+        self.over: Set[bytes] = frozenset()
+        """Claimed messages that are done for good, and whose drops found no room: a deal on a full disk omits them."""
         self.repeats = False
         """A message may be put twice: the wheel is in a set or was, or the mark `repeats` says so."""
         self.undealt_bytes = 0

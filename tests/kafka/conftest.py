@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -137,3 +138,16 @@ def secured(can_run_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> It
     """A broker with users and rules: one for each worker of a run."""
     with Cluster(tmp_path_factory.mktemp("secured"), settings=SETTINGS) as cluster:
         yield Secured(cluster.bootstrap)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 34 MiB: a little more than one segment of a journal."""
+    mount = tmp_path / "small"
+    mount.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=34m,mode=0700", "tmpfs", mount]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"cannot mount: {done.stderr.decode().strip()}")
+    yield mount
+    subprocess.run(["umount", "-l", mount], check=True)

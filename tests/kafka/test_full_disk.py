@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from filewheel.kafka.node.owner import State
 from filewheel.kafka.node.settings import Settings
 from filewheel.kafka.partition import partition as partition_module
 from tests.kafka.fake import Cluster
+from tests.kafka.folder import Folder
 from tests.kafka.hands import Hands, MemoryWheel
-from tests.kafka.parts import a_put, killed, offsets, open_partition
+from tests.kafka.nodes import BOTH
+from tests.kafka.parts import a_put, killed, offsets, open_partition, pending
 from tests.kafka.test_standby import put
 from tests.support import FakeClock
 
@@ -195,6 +198,90 @@ def test_a_partition_reserves_little_for_a_full_disk_also_in_a_wheel_that_had_mo
     partition.housekeep()
     assert ballast.stat().st_size == 256 << 10
     partition.close()
+
+
+@BOTH
+def test_a_disk_that_is_full_of_records_frees_itself_once_they_went_out(small_disk: Path, exactly_once: bool) -> None:
+    """Their drops alone need more than what is reserved for a full disk."""
+    cluster = Cluster(partitions=1)
+    clock = FakeClock(cluster.now_ms * 1000)
+    settings = Settings(exactly_once=exactly_once, poll=5000)
+    node = Hands(
+        cluster, clock=clock, disk=Folder(small_disk, clock), exactly_once=exactly_once, settings=settings
+    )  # fmt: skip
+    names = [b"%05d" % n for n in range(45_000)]
+    for n, name in enumerate(names):
+        due = b"%d" % (cluster.now_ms + 30_000 + n // 1000)
+        headers = [("filewheel-due-ms", due), ("scheduler-target-topic", b"target")]
+        cluster.put(name.ljust(1000), headers=headers)
+
+    def turns(seconds: int) -> None:
+        for _ in range(seconds):
+            clock.advance(1)
+            node.node.housekeeping_step()
+            while node.turn() or cluster.finish_all():
+                if owned.full_until_us > clock.steady_us() and not cluster.under_way and not node.background:
+                    break  # it waits for room
+
+    node.turn()
+    node.turn()
+    owned = node.node.owner.owned[0]
+    turns(25)
+    assert [p.kind for p in node.node.health().problems] == ["disk_full"]
+    assert cluster.values() == []
+    info = os.statvfs(small_disk)
+    with (small_disk / "filler").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, max(info.f_bavail * info.f_frsize - (100 << 10), 1))
+    turns(90)
+    assert sorted(value.strip() for value in cluster.values() if value) == names
+    assert node.node.health().problems == []
+    node.node.source.close()
+    assert pending(small_disk / "delay" / "0") == []
+
+
+def test_a_claim_that_finds_no_room_keeps_what_was_claimed_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    partition = open_partition(tmp_path / "wheel", clock)
+    partition.take_in([a_put(n, 1) for n in range(5)])
+    clock.advance(20)
+    claim, claims = partition._keeper.claim, iter([2, 0])
+
+    def tight(limit: int, **more: Any) -> Any:
+        room = next(claims)
+        if not room:
+            raise WheelFull("no message is handed out that could not be acknowledged", path="here")
+        return claim(room, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partition._keeper, "claim", tight)
+        chunk = partition.next_chunk(10)
+    assert (offsets(chunk), chunk.is_all) == ([0, 1], False)
+    partition.settle(chunk)
+    assert offsets(partition.next_chunk(10)) == [2, 3, 4]
+    partition.close()
+
+
+def test_a_partition_whose_wheel_has_no_room_to_hand_anything_out_fires_again_when_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(partitions=1)
+    node = Hands(cluster)
+    node.run()
+    put(cluster, b"one", after_ms=1000)
+
+    def no_room(wheel: Any, limit: int, now_us: int) -> Any:
+        raise WheelFull("no message is handed out that could not be acknowledged", path="here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryWheel, "next_chunk", no_room)
+        (problem,) = node.watched(40)
+        assert (problem.kind, problem.severity) == ("stuck", "failing")
+        assert "no message is handed out" in problem.reason
+        assert node.node.status()[0].state is State.ACTIVE
+    assert node.watched(2) == []
+    assert cluster.values() == [b"one"]
 
 
 def full(wheel: Any, puts: Any) -> None:

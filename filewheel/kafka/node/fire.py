@@ -54,6 +54,10 @@ class Waiting(Protocol):
     def last_read(self) -> LastRead | None:
         """The last record that was read and whose epoch is known."""
 
+    @property
+    def waiting(self) -> int | None:
+        """How many records wait; None until they were counted."""
+
     def next_chunk(self, limit: int, now_us: int) -> Claimed: ...
     def settle(self, chunk: Any) -> None: ...
     def give_back(self, chunk: Any) -> None: ...
@@ -159,6 +163,8 @@ class Firing:
         """Targets that refused a record and took none since: why, and when."""
         self._due_us: int | None = None
         """When something is due that is not under way, as it was asked last."""
+        self._is_amiss = False
+        """Records wait and none of them is under way, but the wheel named no due."""
 
     @property
     def may_take_in(self) -> bool:
@@ -183,6 +189,8 @@ class Firing:
 
     def waits_for(self, now_us: int) -> str | None:
         """Return what keeps this from delivering; None if nothing is due. From any thread."""
+        if self._unit is None and self._is_amiss:
+            return "records wait, and the wheel does not say when one is due"
         if self._unit is None and (self._due_us is None or self._due_us > now_us):
             return None
         return self.reason or ("the brokers have not confirmed a unit" if self.is_sending else "records are due")
@@ -204,6 +212,7 @@ class Firing:
             closing_us = due_of(self.marker.steps_before(self.wheel.ingested)[-1][1]) + 1
             due_us = closing_us if due_us is None else min(due_us, closing_us)
         self._due_us = due_us
+        self._is_amiss = due_us is None and bool(self.wheel.waiting)
         return None if due_us is None else max(due_us - now_us, 0)
 
     def step(self, now_us: int, steady_us: int) -> bool:
@@ -220,6 +229,10 @@ class Firing:
         self.counts.units += 1
         self._send()
         return True
+
+    def hold(self, reason: str, now_us: int) -> None:
+        """Note that something is due, and cannot be handed out now."""
+        self.reason, self._due_us = reason, now_us
 
     def ended(self, sink: Sink, outcome: Outcome, now_us: int, steady_us: int) -> None:
         """Take the outcome of the unit under way. One of a sink that is not ours any more changes nothing."""

@@ -13,7 +13,7 @@ import queue
 from collections.abc import Callable
 
 from filewheel.env import Clock, Event
-from filewheel.errors import FilewheelError
+from filewheel.errors import FilewheelError, WheelFull
 from filewheel.kafka.node.fire import Firing
 from filewheel.kafka.node.transport import Outcome, Sink
 
@@ -152,6 +152,10 @@ class FireLoop:
         try:
             did = firing.step(self._clock.now_us(), self._clock.steady_us())
             self._note(firing)
+        except WheelFull as exc:  # it fires again once there is room
+            firing.hold(str(exc), self._clock.now_us())
+            self._note_at(partition, self._clock.steady_us() + HELD_US)
+            return False
         except FilewheelError as exc:
             self._give_up(firing, exc)
             return False

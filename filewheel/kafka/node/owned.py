@@ -44,10 +44,6 @@ class Wheel(Waiting, Protocol):
         """Whether a later record may replace or cancel one that waits."""
 
     @property
-    def waiting(self) -> int | None:
-        """How many records wait; None until they were counted."""
-
-    @property
     def has_lost(self) -> bool:
         """Whether it lost records since it was opened. Opened again, it has a position before them."""
 

@@ -46,6 +46,7 @@ class LogKeeper(Keeper):
         """Reserve at most so many bytes for a full disk: a process may have a thousand keepers. Raises DiskError."""
         with self._lock, disk_errors(self._dir.path):
             self._check()
+            self._reserve.is_needed = False
             self._reserve.ballast.limit(most)  # mutant: kafka-ballast-of-a-wheel
 
     def add_puts(self, body: bytes, count: int, first: bytes, last: bytes, *, cancels: tuple[bytes, ...] = ()) -> None:
@@ -114,6 +115,14 @@ class LogKeeper(Keeper):
     def losses(self) -> Losses:
         """Return the losses of this wheel: those from now on are news. Cost: a listing. Raises OSError."""
         return Losses(self._store)
+
+    def set_over(self, ids: Collection[bytes]) -> None:
+        """Say which claimed messages are done, though their drops found no room: a log says so for good.
+
+        On a full disk a deal leaves them out, as those with a drop.
+        """
+        with self._lock:
+            self._store.over = frozenset(ids)
 
     def flush(self) -> None:
         """Make everything that this keeper has written durable. Raises Poisoned."""

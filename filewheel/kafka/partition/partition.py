@@ -129,6 +129,7 @@ class Partition:
         """Claimed ids of records that were taken in by an earlier handle, and that this one has yet to read."""
         self._owed: list[bytes] = []
         """Those of them that went out, and whose drops found no room on the disk."""
+        self._is_owing = False
         self._ingested = self._position.offset or 0
         self.last_read: LastRead | None = self._position.last_read
         """The last record that was read and whose epoch is known: the log as it was then has it."""
@@ -307,7 +308,8 @@ class Partition:
 
         Cost: 2 µs a message, and 50 µs.
 
-        Raises DiskError, Closed; Damaged when something was lost that may have been due: no marker may say it is done.
+        Raises WheelFull when the disk has no room to hand out even one; another DiskError, Closed; Damaged when
+        something was lost that may have been due: no marker may say it is done.
         """
         with self._lock:  # mutant: kafka-ingested-later
             if not self._is_true:
@@ -320,13 +322,19 @@ class Partition:
             while len(messages) < limit:  # a claim of fewer does not say that nothing else is due
                 if len(self._ahead) > _AHEAD_MAX:
                     break
-                batch = self._keeper.claim(limit - len(messages), until=until)
+                try:
+                    batch = self._keeper.claim(limit - len(messages), until=until, begun=False)
+                except WheelFull:
+                    if not ids:
+                        raise
+                    break  # what is in hand goes out, and frees room  # mutant: kafka-full-forgets-claims
                 is_all = not batch
                 if is_all:
                     break
                 done = [id_ for id_ in batch.ids if self._is_over(id_)]  # mutant: kafka-done-handed-out
                 if done:
-                    self._drop(done)
+                    self._owed += done
+                    self._pay()
                 # mutant: kafka-early-ahead
                 ahead = [id_ for id_ in batch.ids if offset_of(id_) >= self._ingested]
                 self._ahead += ahead
@@ -375,13 +383,23 @@ class Partition:
         self._on_work(self)
 
     def _pay(self) -> bool:
-        """Write the drops of what went out; return whether there is room for them."""
-        try:
-            self._drop(self._owed)
-        except WheelFull as exc:  # mutant: kafka-full-settle
-            log.warning("%s: %s; what went out is dropped later", self.path, exc.what)
-            return False
-        self._owed = []
+        """Write the drops of what went out; return whether there is room for them.
+
+        The last room is for a deal, which frees some: it needs no drops of what is owed.
+        """
+        while self._owed:
+            try:
+                with disk_errors(self.path):
+                    if self._disk.free_bytes() < ROOM_BYTES:
+                        raise WheelFull("the disk is full", path=self.path)
+                self._drop(self._owed[:_APPLY_AT_ONCE])
+            except WheelFull as exc:  # mutant: kafka-full-settle
+                if not self._is_owing:
+                    log.warning("%s: %s; what went out is dropped later", self.path, exc.what)
+                self._is_owing = True
+                return False
+            del self._owed[:_APPLY_AT_ONCE]
+        self._is_owing = False
         return True
 
     def _drop(self, ids: Iterable[bytes]) -> None:
@@ -442,6 +460,7 @@ class Partition:
                 waits.append(0)
             if self._owed and not self._pay():
                 waits.append(FULL_US)
+            self._keeper.set_over(self._owed)
         idle_us = self._keeper.housekeep()
         if idle_us is not None:
             waits.append(idle_us)
