@@ -25,7 +25,6 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from filewheel.aio.batching import Batcher, BatchingWheel
 from filewheel.aio.due import Due, DueKeeper, SharedKeeper
 from filewheel.aio.keeper import AsyncKeeper
-from filewheel.aio.killing import kill
 from filewheel.aio.thread import LoopThread, close_each
 from filewheel.changes import CLEAR_AT_ONCE, Revived
 from filewheel.checks import check_flag, check_function, check_items, check_path, check_whole
@@ -40,6 +39,8 @@ from filewheel.journal.columns import At, Delay, Headers
 from filewheel.laps.window import Budget
 from filewheel.message import Message, MessageId
 from filewheel.reader import one_or_many
+from filewheel.runs.kills import POLL_S, TIMEOUT_S, Killed
+from filewheel.runs.run import Then
 from filewheel.schedules.plain import PlainSchedule
 from filewheel.wheel import OnConflict, Wheel
 
@@ -405,7 +406,27 @@ class AsyncWheel:
     overdue = _reads(Wheel.overdue)
     paused = _reads(Wheel.paused)
     is_drained = _reads(Wheel.is_drained)
-    kill = kill
+
+    async def kill(
+        self,
+        id_: MessageId | str | bytes | None = None,
+        *,
+        key: str | None = None,
+        then: Then = "cancel",
+        timeout_s: float = TIMEOUT_S,
+    ) -> Killed:
+        """End the attempt of a message that runs now (see Wheel.kill). A cancelled task withdraws the request."""
+        asked = await self._read(lambda wheel: wheel._ask_kill(id_, key, then, timeout_s))
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (answer := await self._read(lambda _: asked.look())) is None:
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            return Killed.TIMED_OUT
+        finally:
+            if self._reader is not None:
+                self._reader.post(asked.close)
+        return answer
 
     async def list(
         self,

@@ -32,7 +32,7 @@ from filewheel.format.record import unpack_put
 from filewheel.journal.settlement import Settlement
 from filewheel.message import DEAD_US, KEY, OF_SCHEDULE, Message, MessageId, schedule_of_key
 from filewheel.native.compiled import ids_of, plain_messages, size_of
-from filewheel.runs.run import ACKED, CANCELLED, DEAD, EXPIRED, KILLED, RETRIED, Ended, Kind, Work
+from filewheel.runs.run import ACKED, CANCELLED, DEAD, EXPIRED, KILLED, RETRIED, Ended, Kind, Work, count_of, text_of
 from filewheel.runs.times import Began, BeginTimes
 
 log = logging.getLogger(__name__)
@@ -88,20 +88,20 @@ def read_line(line: bytes) -> Ended | None:
         found = json.loads(line)
         id_ = MessageId.parse(str(found["id"]))
         moved_to = found.get("moved_to")
-        key, schedule = (None if found.get(name) is None else _text(found[name]) for name in ("key", "schedule"))
+        key, schedule = (None if found.get(name) is None else text_of(found[name]) for name in ("key", "schedule"))
         return Ended(
             id_,
             MessageId.parse(str(found.get("first", id_))),
-            _text(found["topic"]),
+            text_of(found["topic"]),
             key,
-            _count(found["due_us"]),
-            _count(found["attempt"]),
+            count_of(found["due_us"]),
+            count_of(found["attempt"]),
             _maybe(found.get("begun_us")),
-            _count(found["ended_us"]),
+            count_of(found["ended_us"]),
             _maybe(found.get("took_us")),
-            _text(found["outcome"]),
-            _text(found.get("error", "")),
-            _text(found.get("where", "")),
+            text_of(found["outcome"]),
+            text_of(found.get("error", "")),
+            text_of(found.get("where", "")),
             None if moved_to is None else MessageId.parse(str(moved_to)),
             schedule_of_key(key) or schedule,
         )
@@ -109,20 +109,8 @@ def read_line(line: bytes) -> Ended | None:
         return None
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("no text")
-    return value
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError("no count")
-    return value
-
-
 def _maybe(value: Any) -> int | None:
-    return None if value is None else _count(value)
+    return None if value is None else count_of(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,17 +19,13 @@ from filewheel.disk.begun import LIFE_BYTES, read_table
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import NO_DIRECTORY
 from filewheel.disk.keeper_lock import holder
-from filewheel.env import Clock, Disk
+from filewheel.env import Disk
 from filewheel.errors import disk_errors
 from filewheel.format import layout
-from filewheel.message import US_PER_S, MessageId
+from filewheel.message import MessageId
 from filewheel.runs.run import Then
 
 NONCE_BYTES = 4
-AT_ONCE = 100
-"""How many requests are taken, and how many old files are removed, together."""
-ANSWERED_US = 60 * US_PER_S
-"""An answer that nobody has taken for so long is removed."""
 POLL_S = 0.05
 TIMEOUT_S = 10.0
 
@@ -60,7 +56,7 @@ class Killed(enum.StrEnum):
         return self in (Killed.KILLED, Killed.CANCELLED)
 
 
-_ANSWERS = frozenset(k.value for k in Killed) - {Killed.NO_KEEPER, Killed.TIMED_OUT}
+ANSWERS = frozenset(k.value for k in Killed) - {Killed.NO_KEEPER, Killed.TIMED_OUT}
 
 
 class Request(NamedTuple):
@@ -125,7 +121,7 @@ class Asked:
         with disk_errors(self._dir.place(layout.KILLS)):
             found = [r for r in requests(self._disk) if r.name.startswith(f"{self._stem}.")]
         for request in found:
-            if request.word in _ANSWERS:
+            if request.word in ANSWERS:
                 self._name = request.name
                 return Killed(request.word)
         # A keeper that ends removes the requests that it has not answered.
@@ -144,50 +140,3 @@ class Asked:
             return [r.name for r in requests(self._disk) if r.name.startswith(f"{self._stem}.")]
         except OSError:
             return [self._name]
-
-
-class KillBox:
-    """The keeper's side of the directory: the requests to this keeper, and their answers. Raises OSError."""
-
-    def __init__(self, directory: Directory, life: bytes) -> None:
-        self._dir = directory
-        self._disk = directory.disk
-        self._clock: Clock = directory.env.clock
-        self._life = life
-        self._answered: dict[str, int] = {}
-        """Answers that nobody has removed yet, and when they were given."""
-
-    def take(self) -> list[Request]:
-        """Return the requests that have no answer yet; remove those to other keepers, and old answers."""
-        found: list[Request] = []
-        now = self._clock.steady_us()
-        there = list(requests(self._disk))
-        left = AT_ONCE
-        for request in there:
-            is_ours = request.life == self._life
-            if is_ours and request.word not in _ANSWERS:
-                found.append(request)
-            elif left and (not is_ours or now - self._answered.setdefault(request.name, now) > ANSWERED_US):
-                left -= 1
-                self._remove(request.name)
-        names = {request.name for request in there}
-        self._answered = {name: us for name, us in self._answered.items() if name in names}
-        return found[:AT_ONCE]
-
-    def answer(self, request: Request, answer: str) -> None:
-        """Put the answer in the place of a request; nothing if that was withdrawn."""
-        name = f"{request.name.rpartition('.')[0]}.{answer}"
-        with contextlib.suppress(FileNotFoundError):
-            self._disk.rename(request.name, name)
-            self._answered[name] = self._clock.steady_us()
-
-    def close(self) -> None:
-        """Remove every request that has no answer: its asker sees that the keeper has ended."""
-        for request in requests(self._disk):
-            if request.word not in _ANSWERS:
-                self._remove(request.name)
-
-    def _remove(self, name: str) -> None:
-        self._answered.pop(name, None)
-        with contextlib.suppress(FileNotFoundError):
-            self._disk.unlink(name)

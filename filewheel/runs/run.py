@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from filewheel.message import US_PER_S, MessageId, schedule_of_key, to_datetime
 
@@ -16,9 +16,22 @@ Kind = Literal["thread", "loop", "process", "command", "program"]
 State = Literal["waiting", "claimed", "running"]
 Seen = Literal["waiting", "claimed", "running", "gone"]
 KINDS: tuple[str, ...] = get_args(Kind)
-STATES = ("waiting", "claimed", "running")
 STALE_US = 15 * US_PER_S
 """A keeper that has claimed messages and has not published for longer is stuck, or stopped."""
+
+
+def count_of(value: Any) -> int:
+    """Return a number of a file that other processes read. Raises ValueError for anything else."""
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError("no count")
+    return value
+
+
+def text_of(value: Any) -> str:
+    """Return a text of such a file. Raises ValueError for anything else."""
+    if not isinstance(value, str):
+        raise ValueError("no text")
+    return value
 
 
 @dataclass(frozen=True, slots=True)

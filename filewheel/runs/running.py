@@ -23,7 +23,7 @@ from filewheel.disk.replace import replace_file
 from filewheel.errors import BadArgument, Damaged, disk_error, disk_errors
 from filewheel.format import layout
 from filewheel.message import MessageId
-from filewheel.runs.run import KINDS, Place, Run, Running
+from filewheel.runs.run import KINDS, Place, Run, Running, count_of, text_of
 
 LISTED_MAX = 1000
 _BYTES_MAX = 8 << 20
@@ -123,8 +123,8 @@ def _fields_of(directory: Directory) -> dict[str, Any] | None:
         disk.close(fd)
     try:
         found = json.loads(data)
-        fields = {name: _count(found[name]) for name in ("at_us", "pid", "claimed", "begun")}
-        return {**fields, "keeper": _text(found["keeper"]), "runs": [_run_of(one) for one in found["runs"]]}
+        fields = {name: count_of(found[name]) for name in ("at_us", "pid", "claimed", "begun")}
+        return {**fields, "keeper": text_of(found["keeper"]), "runs": [_run_of(one) for one in found["runs"]]}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, BadArgument) as exc:
         # A power cut may leave an empty file or zeros.
         raise Damaged("it is no list of runs", path=place, hint="remove it; the keeper writes it again") from exc
@@ -134,29 +134,17 @@ def _run_of(found: Any) -> Run:
     key = found["key"]
     begun_us = place = None
     if "begun_us" in found:
-        begun_us, kind, pid = _count(found["begun_us"]), found["where"], found["pid"]
+        begun_us, kind, pid = count_of(found["begun_us"]), found["where"], found["pid"]
         if kind not in KINDS:
             raise ValueError("no place")
-        place = Place(kind, _text(found["name"]), None if pid is None else _count(pid))
+        place = Place(kind, text_of(found["name"]), None if pid is None else count_of(pid))
     return Run(
-        MessageId.parse(_text(found["id"])),
-        MessageId.parse(_text(found["first"])),
-        _text(found["topic"]),
-        None if key is None else _text(key),
-        _count(found["due_us"]),
-        _count(found["attempt"]),
+        MessageId.parse(text_of(found["id"])),
+        MessageId.parse(text_of(found["first"])),
+        text_of(found["topic"]),
+        None if key is None else text_of(key),
+        count_of(found["due_us"]),
+        count_of(found["attempt"]),
         begun_us,
         place,
     )
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError("no count")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("no text")
-    return value

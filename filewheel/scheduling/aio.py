@@ -24,7 +24,6 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from filewheel.aio.thread import LoopThread, call_soon, to_the_end
 from filewheel.aio.wheel import WAITING_MAX, AsyncWheel
-from filewheel.changes import CLEAR_AT_ONCE
 from filewheel.checks import AWAIT, check_done, check_function, check_number, check_whole, returned_by
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
@@ -44,11 +43,11 @@ from filewheel.scheduling.definitions import H, HandlerOptions, ScheduleOptions,
 from filewheel.scheduling.engine import Engine, State
 from filewheel.scheduling.events import Callback, Event
 from filewheel.scheduling.handler import AsyncHandler, P, R, Sender, Soon
-from filewheel.scheduling.job import Job, present_job
+from filewheel.scheduling.job import Job, Transaction, present_job
 from filewheel.scheduling.life import STOP_S
 from filewheel.scheduling.options import At, Delay, Options
 from filewheel.scheduling.results import FIRST_WAIT_S, LAST_WAIT_S, Look, value_of
-from filewheel.scheduling.scheduler import Named, Scheduler, cancels, checked, is_job, report, topic_of
+from filewheel.scheduling.scheduler import Named, Scheduler, is_job, topic_of
 from filewheel.values import Encode
 
 T = TypeVar("T")
@@ -231,9 +230,7 @@ class AsyncScheduler(Sender[Soon]):
         self.blocking._opener.warn_if_made()
         transaction = transaction_of(self.path)
         if transaction is not None:
-            held = await wheel.get(key=call.rejects) if call.rejects is not None else None
-            message = call.message(self._clock.now_us(), held, wheel.payload_bytes_max, delay=delay, at=at)
-            return transaction.add(message, replaces=call.replaces)  # reported when it is written
+            return (await self._join(transaction, bulk.alone(call, delay, at)))[0]
         id_ = await wheel.enqueue(
             call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
         )
@@ -247,23 +244,24 @@ class AsyncScheduler(Sender[Soon]):
         self.blocking._opener.warn_if_made()
         transaction = transaction_of(self.path)
         if transaction is not None:
-            held = {key: await wheel.get(key=key) for key in calls.rejects}
-            messages = calls.messages(self._clock.now_us(), held, wheel.payload_bytes_max)
-            transaction.add_all(messages, replaces=columns.on_conflict == "replace")
-            return Ids(b"".join(message.id for message in messages))
+            return await self._join(transaction, calls)
         ids = await wheel.enqueue_many(calls.payloads, sync=options.sync, **calls.arguments)
         self._telemetry.enqueued_all(name, ids)
         return ids
+
+    async def _join(self, transaction: Transaction, calls: bulk.NewCalls) -> Ids:
+        """Add calls to a transaction, which reports them when they are written; return their ids."""
+        wheel = await self._opened()
+        held = {key: await wheel.get(key=key) for key in calls.rejects}
+        return calls.join(transaction, self._clock.now_us(), held, wheel.payload_bytes_max)
 
     schedule = _aside(Scheduler.schedule)
     schedules = _aside(Scheduler.schedules)
     pause = _aside(Scheduler.pause)
     resume = _aside(Scheduler.resume)
+    unschedule = _aside(Scheduler.unschedule)
+    cancel_all = _aside(Scheduler.cancel_all)
     prometheus = _aside(Scheduler.prometheus)
-
-    async def unschedule(self, name: str) -> bool:
-        """End a schedule; return whether there was one of this name."""
-        return bool(await (await self._opened()).unschedule(name))
 
     async def _opened(self) -> AsyncWheel:
         """Return the wheel to enqueue into, opened at the first use, in another loop, and after a failed flush."""
@@ -359,21 +357,6 @@ class AsyncScheduler(Sender[Soon]):
             await asyncio.sleep(min(pause_s, left_s))
             pause_s = min(pause_s * 2, LAST_WAIT_S)
         return value_of(found)
-
-    async def cancel_all(self, handler: Named) -> int:
-        """Cancel the jobs of a handler that wait; return how many (see Scheduler.cancel_all)."""
-        checked(handler)
-        wheel = await self._opened()
-        count = 0
-        some: list[MessageId] = []
-        async with aclosing(self.list(handler)) as found:
-            async for message in found:
-                if cancels(message):
-                    some.append(message.id)
-                if len(some) == CLEAR_AT_ONCE:
-                    count += report(self._telemetry, await wheel.cancel_many(some))
-                    some = []
-        return count + (report(self._telemetry, await wheel.cancel_many(some)) if some else 0)
 
     # -- firing ------------------------------------------------------------------------------------------------
 

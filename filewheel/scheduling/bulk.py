@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from filewheel import message as names
 from filewheel.checks import check_items, shown
 from filewheel.errors import BadArgument, KeyHeld
-from filewheel.format.ids import MINT
+from filewheel.format.ids import MINT, Ids
 from filewheel.format.limits import check_key, check_message
 from filewheel.journal.columns import dues_of
 from filewheel.keys.unique import check_policy, key_held
 from filewheel.message import Message
-from filewheel.scheduling.call import Positional, check_callable, pack_call, traced
-from filewheel.scheduling.job import present_job
+from filewheel.scheduling.call import NewCall, Positional, check_callable, pack_call, traced
+from filewheel.scheduling.job import Transaction, present_job
 from filewheel.scheduling.options import At, Delay, OnConflict, Options
 from filewheel.values import Encode
 
@@ -96,6 +96,23 @@ class NewCalls:
             made.append(Message(MINT.id_at(due_us), payload, self.name, named, 0, now_us))
             check_message(made[-1], payload_bytes_max)
         return made
+
+    def join(
+        self, transaction: Transaction, now_us: int, held: Mapping[str, Message | None], payload_bytes_max: int
+    ) -> Ids:
+        """Add them to a transaction; return their ids. Raises as `messages`."""
+        messages = self.messages(now_us, held, payload_bytes_max)
+        transaction.add(messages, replaces=self.columns.on_conflict == "replace")
+        return Ids(b"".join(message.id for message in messages))
+
+
+def alone(call: NewCall, delay: Delay | None, at: At | None) -> NewCalls:
+    """Return one call as a map of one. Raises BadArgument."""
+    columns = Columns(None if delay is None else [delay], None if at is None else [at])
+    if call.unique:
+        check_policy(policy := call.unique["on_conflict"])
+        columns = replace(columns, keys=[check_key(call.unique["key"])], on_conflict=policy)
+    return NewCalls(call.name, [call.payload], [call.headers], columns)
 
 
 def new_calls(

@@ -13,15 +13,12 @@ from typing import Any, NamedTuple
 from filewheel import message as names
 from filewheel.checks import shown
 from filewheel.errors import BadArgument
-from filewheel.format.ids import MINT
-from filewheel.format.limits import check_key, check_message, check_topic
-from filewheel.keys.unique import check_policy, key_held
+from filewheel.format.limits import check_topic
 from filewheel.message import ARGS, Message
 from filewheel.schedules.definition import Definition
 from filewheel.schedules.planting import Plant
 from filewheel.scheduling.job import Transaction, present_job, present_transaction
-from filewheel.scheduling.options import At, Delay, Options
-from filewheel.timespec import due_from
+from filewheel.scheduling.options import Options
 from filewheel.values import Encode, pack, unpack_call
 
 Positional = Callable[[], Sequence[str]]
@@ -88,34 +85,6 @@ class NewCall:
     headers: dict[str, str]
     unique: dict[str, Any]
     """The options of Wheel.enqueue for its key; empty without a key."""
-
-    @property
-    def rejects(self) -> str | None:
-        """The key that no other message may hold when the call joins a transaction."""
-        return check_key(self.unique["key"]) if self.unique.get("on_conflict") == "reject" else None
-
-    @property
-    def replaces(self) -> bool:
-        """Whether it takes its key from the present holder."""
-        return self.unique.get("on_conflict") == "replace"
-
-    def message(
-        self, now_us: int, held: Message | None, payload_bytes_max: int, *, delay: Delay | None, at: At | None
-    ) -> Message:
-        """Return the message to add to a transaction; `held` is the message that holds the key `rejects`.
-
-        Raises BadArgument, TooLarge, and KeyHeld unless the current job holds the key.
-        """
-        headers, job = self.headers, present_job()
-        if self.unique:
-            check_policy(self.unique["on_conflict"])
-            headers = {**headers, names.KEY: check_key(self.unique["key"])}
-        if held is not None and (job is None or held.id != job.id):
-            raise key_held(headers[names.KEY], held.id, "" if job is None else job.wheel)
-        due_us = due_from(now_us, delay=delay, at=at)
-        message = Message(MINT.id_at(due_us), self.payload, self.name, headers, 0, now_us)
-        check_message(message, payload_bytes_max)
-        return message
 
 
 def new_call(

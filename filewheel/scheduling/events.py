@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,11 +69,10 @@ class Event:
 
 
 class _Subscription:
-    __slots__ = ("callback", "failed", "kinds")
+    __slots__ = ("callback", "failed")
 
-    def __init__(self, callback: Callback, kinds: frozenset[str]) -> None:
+    def __init__(self, callback: Callback) -> None:
         self.callback = callback
-        self.kinds = kinds
         self.failed = False
 
 
@@ -104,7 +103,7 @@ class Events:
             raise BadArgument(
                 f"no event is of the kind {min(chosen - set(KINDS), key=str)!r}", hint=f"kinds are {', '.join(KINDS)}"
             )
-        subscription = _Subscription(callback, chosen)
+        subscription = _Subscription(callback)
         with self._lock:
             for kind in chosen:
                 self._subscriptions[kind] = (*self._subscriptions[kind], subscription)
@@ -169,8 +168,8 @@ class Telemetry:
         self.events = events
         self._failures: dict[bytes, tuple[Outcome, float, float]] = {}
         """Why calls failed, how long they took, and after how long they are called again, until `settled`."""
-        self._late_us: dict[str, list[int]] = {}
-        self._took_us: dict[str, list[int]] = {}
+        self._late_us: defaultdict[str, list[int]] = defaultdict(list)
+        self._took_us: defaultdict[str, list[int]] = defaultdict(list)
 
     def flushed(self, us: int) -> None:
         """Time a flush to the disk."""
@@ -197,9 +196,7 @@ class Telemetry:
 
     def fired(self, handler: str, messages: Sequence[Message], now_us: int) -> None:
         """Report a call that starts."""
-        late_us = self._late_us.get(handler)
-        if late_us is None:
-            late_us = self._late_us[handler] = []
+        late_us = self._late_us[handler]
         for message in messages:
             late_us.append(now_us - message.due_us)
         if self.events.wants("fired"):
@@ -208,22 +205,17 @@ class Telemetry:
 
     def ended(self, handler: str, took_us: int) -> None:
         """Report a call that ended."""
-        times_us = self._took_us.get(handler)
-        if times_us is None:
-            times_us = self._took_us[handler] = []
-        times_us.append(took_us)
+        self._took_us[handler].append(took_us)
 
     def record(self) -> None:
         """Count and time the calls that started or ended since the last time."""
-        if self._late_us:
-            late, self._late_us = self._late_us, {}
-            for handler, times_us in late.items():
-                self.metrics.count("fired", handler, len(times_us))
-                self.metrics.observe_all("lateness", handler, [us / US_PER_S for us in times_us])
-        if self._took_us:
-            took, self._took_us = self._took_us, {}
-            for handler, times_us in took.items():
-                self.metrics.observe_all("handler", handler, [us / US_PER_S for us in times_us])
+        late, self._late_us = self._late_us, defaultdict(list)
+        for handler, times_us in late.items():
+            self.metrics.count("fired", handler, len(times_us))
+            self.metrics.observe_all("lateness", handler, [us / US_PER_S for us in times_us])
+        took, self._took_us = self._took_us, defaultdict(list)
+        for handler, times_us in took.items():
+            self.metrics.observe_all("handler", handler, [us / US_PER_S for us in times_us])
 
     def failed(self, message: Message, outcome: Outcome, settlement: Settlement, took_us: int, now_us: int) -> None:
         """Report a call that failed. `settled` logs it once its settlement is written."""

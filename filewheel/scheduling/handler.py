@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -41,15 +40,14 @@ _NAMED = 5
 _YEAR_US = 365 * 86_400 * US_PER_S
 
 
-class Sender(ABC, Generic[Sent]):
-    """Enqueues calls of handlers: a scheduler."""
+class Sender(Generic[Sent]):
+    """Enqueues calls of handlers: a scheduler. This one refuses them, in a process of the pool."""
 
     def __init__(self, handlers: Handlers, codec: Codec = PLAIN) -> None:
         self._handlers = handlers
         self.codec = codec
         """The program's own way to store arguments and results."""
 
-    @abstractmethod
     def send(
         self,
         name: str,
@@ -61,10 +59,11 @@ class Sender(ABC, Generic[Sent]):
         at: At | None = None,
     ) -> Sent:
         """Enqueue a call by name."""
+        raise BadArgument(f"{name!r} cannot be enqueued here", hint="enqueue it through its scheduler")
 
-    @abstractmethod
     def send_many(self, name: str, rows: Sequence[Row], options: Options, columns: Columns) -> Any:
         """Enqueue calls by name, as one commit; return their Ids, or a coroutine that does."""
+        raise BadArgument(f"{name!r} cannot be enqueued here", hint="enqueue it through its scheduler")
 
     def _positional(self, name: str) -> Positional:
         """Return a function that returns the names of a handler's positional parameters, for an error."""
@@ -296,7 +295,7 @@ class Handler(BaseHandler[P, R, MessageId]):
     @classmethod
     def plain(cls, name: str, function: Callable[P, R], codec: Codec = PLAIN) -> Handler[P, R]:
         """Return a handler that can be called but not enqueued, for a process of the pool."""
-        return cls(name, function, Terms(), _Refuser(Handlers(), codec), Options())
+        return cls(name, function, Terms(), Sender(Handlers(), codec), Options())
 
     def options_by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any], given: Options) -> Options:
         """Return the options of a call that is enqueued by this handler's name: the same as through the handler.
@@ -387,31 +386,6 @@ def check_used(handlers: Handlers, places: Collection[str], in_flight: int) -> N
             f"in_flight={in_flight} is too little for {len(groups)} pairs of pool and priority, each with its share",
             hint=f"in_flight={len(groups) * 100}",
         )
-
-
-class _Refuser(Sender[MessageId]):
-    """The sender of handlers in a process of the pool, which enqueue nothing."""
-
-    def send(
-        self,
-        name: str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        options: Options,
-        *,
-        delay: Delay | None = None,
-        at: At | None = None,
-    ) -> MessageId:
-        """Refuse."""
-        raise self._refusal(name)
-
-    def send_many(self, name: str, rows: Sequence[Row], options: Options, columns: Columns) -> Any:
-        """Refuse."""
-        raise self._refusal(name)
-
-    @staticmethod
-    def _refusal(name: str) -> BadArgument:
-        return BadArgument(f"{name!r} cannot be enqueued here", hint="enqueue it through its scheduler")
 
 
 def where_of(function: Callable[..., Any], where: Where | None) -> Where:

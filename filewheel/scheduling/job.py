@@ -51,13 +51,8 @@ class Transaction:
         self.is_open = True
         self._bytes = 0
 
-    def add(self, message: Message, *, replaces: bool = False) -> MessageId:
-        """Collect a message; return its id. With `replaces` it takes its key from the holder at that time."""
-        self.add_all([message], replaces=replaces)
-        return message.id
-
-    def add_all(self, messages: Sequence[Message], *, replaces: bool = False) -> None:
-        """Collect messages: all of them, or none."""
+    def add(self, messages: Sequence[Message], *, replaces: bool = False) -> None:
+        """Collect messages: all, or none. With `replaces` they take their keys from those that hold them then."""
         if not self.is_open:
             raise Closed("this transaction has ended", hint="enqueue inside of its `with` block")
         size = self._bytes + sum(len(message.payload) for message in messages)

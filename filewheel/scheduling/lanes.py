@@ -2,24 +2,30 @@
 
 A limited handler must not fill the memory or delay the other handlers. So a lane holds only the messages that start
 soon. The keeper passes over the rest, and hands it out when the lane runs dry. A lane that runs dry sooner claims
-further ahead: a slow lane holds a few messages, a quick one many. With pools or priorities every handler is limited
-(pools.py).
+further ahead: a slow lane holds a few messages, a quick one many.
+Without pools and priorities, a call goes to its runner at once, and the runner's queue has them in due order. With
+them, all calls wait in lanes, and each runner begins only as many as it runs at once. So a call of a higher priority
+starts at the next end of a call, whatever was claimed before it. One start of `FAIR` takes the call that was due
+first, so a lower priority is slowed down and never stopped. Each pool and priority has its own share of `in_flight`, so
+no backlog keeps another one from being claimed.
 The memory of `Overdue` is bounded; a crash that loses it costs an extra call, never a missing one.
 Invariants: at most `concurrency` calls run and at most `rate_per_s` start each second (bursts of a second's worth);
-overdue messages start in due order.
+overdue messages start in due order; at most `slots` calls of a pool run.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 
 from filewheel.message import US_PER_S, Message
 from filewheel.scheduling.call import ANY
 from filewheel.scheduling.handler import Handler, Handlers
-from filewheel.scheduling.pools import Pool
 
+FAIR = 10
+"""One start of so many ignores priorities."""
 _SOON_US = US_PER_S // 50
 _LATE_US = US_PER_S
 """A lane that needs messages within `_SOON_US` claims further ahead; after more than `_LATE_US`, less far."""
@@ -52,7 +58,7 @@ class Lane:
     """The waiting and running calls of one handler. The dispatcher's thread adds; any thread may `take` and `ended`."""
 
     def __init__(
-        self, handler: Handler[..., object], slots: int | None, waiting_max: int, now_us: int, pool: Pool[Lane]
+        self, handler: Handler[..., object], slots: int | None, waiting_max: int, now_us: int, pool: Pool
     ) -> None:
         terms = handler.terms
         self.handler = handler
@@ -151,6 +157,52 @@ class Lane:
         return now_us if self._bucket is None else self._bucket.next_us()
 
 
+class Pool:
+    """The calls of one runner: how many run, and which is next. Thread-safe; its lanes share its lock."""
+
+    def __init__(self, place: str, slots: int | None) -> None:
+        self.place = place
+        """The name of the runner."""
+        self.slots = slots
+        """How many calls may run at once; None for the limits of their handlers alone."""
+        self.lock = threading.Lock()
+        self.running = 0
+        self.lanes: list[Lane] = []
+        self._starts = 0
+
+    @property
+    def has_free_slot(self) -> bool:
+        """Whether another call may run."""
+        return self.slots is None or self.running < self.slots
+
+    @property
+    def waits_for_slot(self) -> bool:
+        """Whether a call waits that may start, unless its rate forbids it."""
+        return self.has_free_slot and any(
+            lane.waiting and (lane.slots is None or lane.running < lane.slots) for lane in self.lanes
+        )
+
+    def take(self, now_us: int) -> tuple[Lane, list[Message]] | None:
+        """Return the lane and the messages of the call that starts now; None when none may."""
+        with self.lock:
+            if not self.has_free_slot:
+                return None
+            waiting = [lane for lane in self.lanes if lane.waiting]
+            is_fair = self._starts % FAIR == FAIR - 1
+            waiting.sort(key=lambda lane: (0 if is_fair else -lane.priority, lane.waiting[0].id))
+            for lane in waiting:
+                messages = lane.take_unlocked(now_us)
+                if messages:
+                    self._starts += 1
+                    return lane, messages
+        return None
+
+    def next_us(self, now_us: int) -> int | None:
+        """Return when a call may start that waits for its rate alone."""
+        times = [lane.next_us(now_us) for lane in self.lanes] if self.has_free_slot else []
+        return min((us for us in times if us is not None), default=None)
+
+
 class Lanes:
     """The lanes of all handlers, by name, and their pools. For the dispatcher's thread, except `ended`."""
 
@@ -172,7 +224,7 @@ class Lanes:
         self._held_max = held_max
         self._sizes = pools or {}
         self._by_name: dict[str, Lane] = {}
-        self.pools: dict[str, Pool[Lane]] = {}
+        self.pools: dict[str, Pool] = {}
 
     def __iter__(self) -> Iterator[Lane]:
         return iter(self._by_name.values())
@@ -198,7 +250,7 @@ class Lanes:
         terms = handler.terms
         pool = self.pools.get(terms.place)
         if pool is None:
-            pool = self.pools[terms.place] = Pool[Lane](terms.place, self._sizes.get(terms.place))
+            pool = self.pools[terms.place] = Pool(terms.place, self._sizes.get(terms.place))
         slots = [s for s in (terms.concurrency, self._slots.get(terms.place)) if s is not None]
         return Lane(handler, min(slots, default=None), self._in_flight // 4, now_us, pool)
 

@@ -163,6 +163,3 @@ class Retry:
     def forbids(self, ancestry: Collection[str]) -> bool:
         """Return whether an exception with these classes, by their qualified names, is never retried."""
         return any(name_of(t) in ancestry for t in self.never)
-
-
-NO_RETRY = Retry(limit=0)

@@ -23,7 +23,7 @@ from filewheel.checks import check_choice, check_flag, check_keep_dead, check_nu
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, KeyHeld
-from filewheel.firing.cancelled import Cancelled, CancelledIds
+from filewheel.firing.cancelled import Cancelled
 from filewheel.format.ids import Ids
 from filewheel.format.pauses import Pause, check_schedule
 from filewheel.format.settings import Sync, check_sync
@@ -38,11 +38,12 @@ from filewheel.schedules.definition import Options as ScheduleTerms
 from filewheel.schedules.occurrences import Occurrences
 from filewheel.schedules.recurrence import Missed
 from filewheel.scheduling.arguments import Codec, Decode
-from filewheel.scheduling.bulk import Columns, Row, new_calls
+from filewheel.scheduling.bulk import Columns, NewCalls, Row, alone, new_calls
 from filewheel.scheduling.call import ANY, call_plant, new_call, transaction_of
 from filewheel.scheduling.engine import Engine, Limits, State
 from filewheel.scheduling.events import Callback, Events, Telemetry
 from filewheel.scheduling.handler import BaseHandler, check_used
+from filewheel.scheduling.job import Transaction
 from filewheel.scheduling.life import STOP_S, Firing
 from filewheel.scheduling.options import At, Delay, OnConflict, Options
 from filewheel.scheduling.pools import read_pools
@@ -68,11 +69,6 @@ def topic_of(handler: Named | None) -> str | None:
 def is_job(message: Message) -> bool:
     """Return whether a message is a job, and not the result of one."""
     return RESULT not in message.headers
-
-
-def cancels(message: Message) -> bool:
-    """Return whether `cancel_all` cancels a message: it leaves the occurrences of schedules."""
-    return SCHEDULE not in message.headers
 
 
 class Scheduler(Firing[Engine]):
@@ -217,10 +213,7 @@ class Scheduler(Firing[Engine]):
         self._opener.warn_if_made()
         transaction = transaction_of(self._path)
         if transaction is not None:
-            now_us = self._clock.now_us()
-            held = wheel.get(key=call.rejects) if call.rejects is not None else None
-            message = call.message(now_us, held, wheel.payload_bytes_max, delay=delay, at=at)
-            return transaction.add(message, replaces=call.replaces)
+            return self._join(transaction, alone(call, delay, at))[0]
         id_ = wheel.enqueue(
             call.payload, delay=delay, at=at, topic=name, headers=call.headers, sync=options.sync, **call.unique
         )
@@ -234,13 +227,16 @@ class Scheduler(Firing[Engine]):
         self._opener.warn_if_made()
         transaction = transaction_of(self._path)
         if transaction is not None:
-            held = {key: wheel.get(key=key) for key in calls.rejects}
-            messages = calls.messages(self._clock.now_us(), held, wheel.payload_bytes_max)
-            transaction.add_all(messages, replaces=columns.on_conflict == "replace")
-            return Ids(b"".join(message.id for message in messages))
+            return self._join(transaction, calls)
         ids = wheel.enqueue_many(calls.payloads, sync=options.sync, **calls.arguments)
         self._telemetry.enqueued_all(name, ids)
         return ids
+
+    def _join(self, transaction: Transaction, calls: NewCalls) -> Ids:
+        """Add calls to a transaction, which reports them when they are written; return their ids."""
+        wheel = self.wheel
+        held = {key: wheel.get(key=key) for key in calls.rejects}
+        return calls.join(transaction, self._clock.now_us(), held, wheel.payload_bytes_max)
 
     # -- recurring work at run time ----------------------------------------------------------------------------
 
@@ -402,9 +398,16 @@ class Scheduler(Firing[Engine]):
 
         Raises BadArgument.
         """
-        found = self.list(checked(handler))
-        portions = ids_at_once(message for message in found if cancels(message))
-        return sum(report(self._telemetry, self.wheel.cancel_many(ids)) for ids in portions)
+        if not isinstance(handler, (str, BaseHandler)) or not topic_of(handler):
+            raise BadArgument(
+                "name the handler whose jobs are to be cancelled", hint='cancel_all("*") is for all of them'
+            )
+        count = 0
+        for ids in ids_at_once(message for message in self.list(handler) if SCHEDULE not in message.headers):
+            for id_, outcome in self.wheel.cancel_many(ids).outcomes.items():
+                self._telemetry.cancelled(id_, outcome)
+                count += 1
+        return count
 
     # -- firing ------------------------------------------------------------------------------------------------
 
@@ -504,20 +507,6 @@ class Scheduler(Firing[Engine]):
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
         """Call a function with each event (of these kinds); return a function that unsubscribes it."""
         return self._events.subscribe(callback, kinds)
-
-
-def checked(handler: Named) -> Named:
-    """Return the handler, or the name or glob, whose jobs are to be cancelled. Raises BadArgument for none."""
-    if not isinstance(handler, (str, BaseHandler)) or not (handler if isinstance(handler, str) else handler.name):
-        raise BadArgument("name the handler whose jobs are to be cancelled", hint='cancel_all("*") is for all of them')
-    return handler
-
-
-def report(telemetry: Telemetry, cancelled: CancelledIds) -> int:
-    """Count and emit what was cancelled; return how many."""
-    for id_, outcome in cancelled.outcomes.items():
-        telemetry.cancelled(id_, outcome)
-    return len(cancelled)
 
 
 class WheelOpener:

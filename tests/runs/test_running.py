@@ -256,10 +256,10 @@ def test_a_kill_is_answered_once_the_outcome_is_written(wheel: Wheel, keeper: Ke
         (kill,) = commands.asked
         assert (kill.id, kill.then, asked.look()) == (id_, "retry", None)
         kill.worked = True
-        keeper.observer._killer._answer()
+        keeper.observer._killer._answer_ended()
         assert asked.look() is None, "the message is still claimed"
         keeper.nack(id_, failed="killed")
-        keeper.observer._killer._answer()
+        keeper.observer._killer._answer_ended()
         assert asked.look() is Killed.KILLED
 
 
@@ -282,7 +282,7 @@ def test_a_kill_of_a_message_that_was_cancelled_while_it_ran_says_that_it_is_dro
             keeper.bury(id_, failed="killed")
         else:
             keeper.ack(id_)
-        keeper.observer._killer._answer()
+        keeper.observer._killer._answer_ended()
         result = asked.look()
     assert result == answer
     assert result

@@ -282,7 +282,7 @@ def test_in_a_transaction_a_held_key_and_too_many_bytes_add_none_of_the_calls(
                     raised.append(type(exc).__name__)
             child.map(["z" * 500])
         try:
-            transaction.add_all([])
+            transaction.add([])
         except Closed:
             raised.append("Closed")
 

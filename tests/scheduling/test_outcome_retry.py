@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filewheel import BadArgument, Retry
-from filewheel.scheduling.outcome import NO_RETRY, Outcome
+from filewheel.scheduling.outcome import Outcome
 
 retries = st.builds(
     Retry,
@@ -45,10 +45,6 @@ def test_never_forbids_the_class_and_what_inherits_from_it_and_nothing_else() ->
     assert retry.forbids(Outcome.of(KeyError("k")).ancestry)
     assert not retry.forbids(Outcome.of(ValueError()).ancestry)
     assert not Retry().forbids(Outcome.of(ValueError()).ancestry)
-
-
-def test_no_retry_has_a_limit_of_none() -> None:
-    assert NO_RETRY.limit == 0
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from filewheel import AsyncScheduler, BadArgument, Job, Scheduler, Wheel
-from filewheel.scheduling.pools import FAIR
+from filewheel.scheduling.lanes import FAIR
 from tests.scheduling import process_targets
 from tests.scheduling.stage import Stage, make, stage, waiting
 from tests.support import FakeClock, eventually

@@ -169,12 +169,13 @@ class KafkaScheduler(Firing[KafkaEngine], Refused):
             if header.startswith(SERVICE_PREFIXES):
                 raise BadArgument(f"the header {header!r} is the delay service's", hint="choose another name")
         now_us = self._clock.now_us()
-        message = call.message(now_us, None, PAYLOAD_BYTES_LIMIT, delay=delay, at=at)
+        [message] = bulk.alone(call, delay, at).messages(now_us, {}, PAYLOAD_BYTES_LIMIT)
         transaction = transaction_of(self._path)
         if transaction is not None:
             if not self._exactly_once:  # mutant: kafka-transaction-at-least-once
                 raise refused("transaction")
-            return transaction.add(message)
+            transaction.add([message])
+            return message.id
         self._opened().send(record_of(message, self.topics, now_us))
         self._telemetry.enqueued(name, message.id)
         return message.id
