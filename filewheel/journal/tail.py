@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from filewheel.disk.checkpoint import START, Position
 from filewheel.disk.directory import Directory
@@ -58,10 +58,14 @@ class Handles:
         if name in self._open:
             self._disk.close(self._open.pop(name))
 
+    def keep(self, names: Collection[str]) -> None:
+        """Close all others."""
+        for name in self._open.keys() - names:
+            self.drop(name)
+
     def close(self) -> None:
         """Close all."""
-        for name in list(self._open):
-            self.drop(name)
+        self.keep(())
 
     def __del__(self) -> None:
         # An interrupt (Ctrl-C) may come between an open and the `try` that closes it. What is raised here goes nowhere.

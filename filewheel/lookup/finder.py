@@ -278,7 +278,7 @@ class Memory:
         """Return the packed puts of these messages, the first `limit`; None where a walk has to find them."""
         count = 1 if limit is None else limit
         if self._front is None or not self._front.has(count):
-            self._front = Front(self._here().puts(), count)
+            self._front = Front.of(self._here(), count)
             self._check_current()
         return self._front.first(which, limit)
 

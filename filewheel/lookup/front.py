@@ -8,12 +8,13 @@ Invariant: at a cut of the journals, exactly the pending messages below the hori
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from typing import Self
 
 from filewheel.format.frame import Frame
 from filewheel.format.record import ID, readable_records
-from filewheel.lookup.snapshot import DEAD_FLOOR, Filter
-from filewheel.message import id_after
+from filewheel.laps.window import Budget
+from filewheel.lookup.snapshot import DEAD_FLOOR, Filter, Snapshot
+from filewheel.message import ID_MIN
 
 COUNT_MAX = 256
 """A look for at most so many is remembered at once, others from a handle's second look on."""
@@ -25,22 +26,27 @@ BYTES_MAX = 4 << 20
 class Front:
     """The first messages of a wheel. Not thread-safe."""
 
-    def __init__(self, puts: Iterable[bytes], count: int) -> None:
-        """Take the first of all pending puts; `count` of them are wanted."""
-        self._puts: dict[bytes, bytes] = {}
-        self._bytes = 0
-        self._count = count
-        self._horizon = DEAD_FLOOR
-        self._gone: set[bytes] = set()
-        """Dropped ids since the last cut: the put may be read later, from another journal."""
-        for put in puts:
-            self._puts[put[ID]] = put
-            self._bytes += len(put)
-            if self._is_over(PUTS_MAX, BYTES_MAX):
-                self._horizon = id_after(put[ID])
-                break
+    def __init__(self, puts: list[bytes], horizon: bytes, count: int) -> None:
+        """Take all pending puts below the horizon, in order; `count` of them are wanted."""
+        self._puts = {put[ID]: put for put in puts}
         self._ids = list(self._puts)
         """The same, in order."""
+        self._bytes = sum(map(len, puts))
+        self._count = count
+        self._horizon = horizon
+        self._gone: set[bytes] = set()
+        """Dropped ids since the last cut: the put may be read later, from another journal."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, count: int) -> Self:
+        """Read the first messages of a snapshot, `count` or more. Raises DiskError."""
+        puts: list[bytes] = []
+        horizon, budget = ID_MIN, Budget(max(count, PUTS_MAX), BYTES_MAX)
+        while horizon < DEAD_FLOOR and (len(puts) < count or not puts):
+            window = snapshot.window(horizon, DEAD_FLOOR, budget)
+            puts += window.puts
+            horizon = window.hi
+        return cls(puts, horizon, count)
 
     def _is_over(self, puts: int, size: int) -> bool:
         return len(self._puts) >= max(puts, self._count) or (self._bytes > size and len(self._puts) >= self._count)

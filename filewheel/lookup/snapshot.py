@@ -25,7 +25,7 @@ from filewheel.format import layout
 from filewheel.format.frame import Frame, Gap, scan
 from filewheel.format.limits import check_topic, matches
 from filewheel.format.record import ID, records_of, topic_of, unpack_put
-from filewheel.journal.reader import JournalReader
+from filewheel.journal.reader import PINNED_MAX, JournalReader
 from filewheel.journal.tail import Handles
 from filewheel.laps.slot import second_of
 from filewheel.laps.window import MISSING, Budget, Span, Window, read_window, spans_of
@@ -118,9 +118,26 @@ class Snapshot:
         Cost: that of the undealt part, not of the backlog.
         """
         self._dir = directory
+        self.is_overtaken = False
+        """Files were dealt anew and removed before they were read: what moved meanwhile may be missing, or be twice."""
+        self._is_used = False
+        """Something was read, so that the cut must stay."""
         if journals is None or handles is None:
-            with disk_errors(directory.path):
-                journals, handles = _read_all(directory)
+            self._take()
+        else:
+            self._begin(journals, handles)
+
+    def _take(self) -> None:
+        """Read the checkpoint and all journals. Raises DiskError."""
+        journals, handles = JournalReader(self._dir), None
+        with disk_errors(self._dir.path):
+            while handles is None:
+                for _ in journals.follow():
+                    pass
+                handles = journals.pin()
+        self._begin(journals, handles)
+
+    def _begin(self, journals: JournalReader, handles: Handles) -> None:
         self.handles = handles
         self.checkpoint = journals.checkpoint
         self.journals = [Span(p.name, p.start, p.end, ID_MIN) for p in journals.parts()]
@@ -129,6 +146,12 @@ class Snapshot:
         self._doubt = self.checkpoint.doubt
         self._gone: set[str] = set()
         """Files that were removed by hand: they are noted as damage."""
+
+    def take_again(self) -> None:
+        """Be a snapshot of now. Raises DiskError."""
+        self.close()
+        self._take()
+        self.is_overtaken = False
 
     def __enter__(self) -> Self:
         return self
@@ -145,14 +168,44 @@ class Snapshot:
     # -- walking ---------------------------------------------------------------------------------------------
 
     def puts(self, lo: bytes = ID_MIN, hi: bytes = DEAD_FLOOR) -> Iterator[bytes]:
-        """Yield the packed puts that are pending from `lo` to below `hi`, in firing order. Memory: one window."""
-        while lo < hi:
-            window = self.window(lo, hi, WALK_BUDGET)
+        """Yield the packed puts that are pending from `lo` to below `hi`, in firing order. Memory: one window.
+
+        The files of the next windows are kept open, PINNED_MAX of them: a deal may remove them before they are read.
+        """
+        window = self._window(lo, hi, WALK_BUDGET)
+        while not self._pin(window.hi, hi) and not self._is_used:
+            self.take_again()
+            window = self._window(lo, hi, WALK_BUDGET)
+        self._is_used = True
+        while True:
             yield from window.puts
-            lo = window.hi
+            if window.hi >= hi:
+                return
+            window = self._window(window.hi, hi, WALK_BUDGET)
+            self._pin(window.hi, hi)
 
     def window(self, lo: bytes, hi: bytes, budget: Budget) -> Window:
         """Return the pending messages from `lo` to below `hi`, or as many as the budget allows. Raises DiskError."""
+        window = self._window(lo, hi, budget)
+        self._is_used = True
+        return window
+
+    def _pin(self, lo: bytes, hi: bytes) -> bool:
+        """Open the files of the next windows, and close those of the last ones; return whether all were there."""
+        journals = {span.name for span in self.journals}
+        files = self._files(lo, hi) if lo < hi else []
+        names = [span.name for span in files[: PINNED_MAX - min(len(journals), PINNED_MAX // 2)]]
+        self.handles.keep({*names, *journals})
+        try:
+            for name in names:
+                self.handles.get(name)
+        except FileNotFoundError:
+            return False
+        except OSError:  # too many are open: then only those that are read
+            self.handles.keep(journals)
+        return True
+
+    def _window(self, lo: bytes, hi: bytes, budget: Budget) -> Window:
         for _ in range(_TRIES):
             missing: list[Span] = []
 
@@ -180,7 +233,7 @@ class Snapshot:
         return window
 
     def _reread(self, missing: list[Span]) -> bool:
-        """Find out why files are missing: they finished, or a lap was opened into its slots.
+        """Find out why files are missing: they finished, or were dealt anew. Return whether to read again.
 
         If the newest checkpoint names one, that is damage: a file is removed only after a checkpoint without it.
         """
@@ -191,8 +244,10 @@ class Snapshot:
                 self._gone.add(span.name)
             self.journals = [span for span in self.journals if span.name not in self._gone]
             return False
-        # All records that were dealt since are in the open journals, or newer than this snapshot.
-        self.checkpoint = newer
+        if not self._is_used:
+            self.take_again()
+        else:  # all records that were dealt since are in the open journals, or newer than this snapshot
+            self.checkpoint, self.is_overtaken = newer, True
         return True
 
     def _files(self, lo: bytes, hi: bytes) -> list[Span]:
@@ -231,7 +286,7 @@ class Snapshot:
 
     def frames(self, span: Span, *, headers: bool = False, missing: list[Span] | None = None) -> Iterator[Frame]:
         """Yield the frames of one file; unreadable ranges are noted. A missing file is added to `missing`."""
-        disk = self._dir.disk
+        disk, self._is_used = self._dir.disk, True
         try:
             fd = self.handles.get(span.name)
             end = min(span.end, disk.size(fd))
@@ -314,14 +369,3 @@ class Snapshot:
     def first(self) -> bytes | None:
         """Return the packed put that is due first, dead letters left out."""
         return next(self.puts(), None)
-
-
-def _read_all(directory: Directory) -> tuple[JournalReader, Handles]:
-    """Read the checkpoint and the journals; return them with the files that were read. Raises OSError."""
-    journals = JournalReader(directory)
-    while True:
-        for _ in journals.follow():
-            pass
-        handles = journals.pin()
-        if handles is not None:
-            return journals, handles

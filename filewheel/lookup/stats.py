@@ -30,6 +30,7 @@ from filewheel.roster.repeats import may_repeat
 
 Progress = Callable[[int], None]
 """Called with the number of messages counted so far."""
+_TRIES = 20
 Known = dict[str, tuple[object, int]]
 """File name → its identity up to the covered length, and its number of messages."""
 
@@ -201,9 +202,14 @@ def _overlap(ranges: list[tuple[bytes, bytes]]) -> bool:
 
 def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:
     """Count a snapshot. Cost: a header for each frame of the laps, and the undealt journals whole."""
+    counts, first = Counter(directory, snapshot).count(), snapshot.first()
+    for _ in range(_TRIES):
+        if not snapshot.is_overtaken:
+            break
+        snapshot.take_again()
+        counts, first = Counter(directory, snapshot).count(), snapshot.first()
     stats = sizes_of(directory, snapshot.checkpoint, [(s.name, s.end - s.start) for s in snapshot.journals])
-    stats.pending, stats.dead = Counter(directory, snapshot).count()
-    first = snapshot.first()
+    stats.pending, stats.dead = counts
     stats.next_due = None if first is None else to_datetime(due_of(first[ID]))
     stats.damaged += len(snapshot.problems())
     return stats

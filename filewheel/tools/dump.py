@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -23,6 +24,8 @@ from filewheel.lookup.snapshot import Filter
 from filewheel.message import DEAD_US, DUE_END_US, ID_END, WRITER_BITS, Message, MessageId, to_datetime
 from filewheel.reader import Reader
 from filewheel.timespec import check_due
+
+log = logging.getLogger(__name__)
 
 
 def to_json(message: Message) -> dict[str, Any]:
@@ -132,6 +135,12 @@ def dump(wheel: Reader, on_unreadable: Callable[[str, str], object] | None = Non
     # One snapshot: with two, a dead letter revived in between could be missed.
     with wheel.snapshot() as snapshot:
         yield from snapshot.messages(Filter(hi=ID_END))
+        if snapshot.is_overtaken:
+            log.warning(
+                "%s: it changed faster than it was read: a message that moved meanwhile may be missing, or twice. "
+                "Try: dump it again, beside less traffic or onto a faster disk",
+                wheel.path,
+            )
         if on_unreadable is not None:
             for damage in snapshot.problems():
                 on_unreadable(damage.name, f"{damage.reason} at offset {damage.offset}")

@@ -6,17 +6,18 @@ whatever a look shows, at whatever moment, has each key once. What a dump shows 
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from filewheel.disk.directory import opened
 from filewheel.errors import KeyHeld, NotFound
 from filewheel.keeper import Keeper
+from filewheel.laps.window import Budget
+from filewheel.lookup import snapshot
 from filewheel.message import Message
 from filewheel.tools.diff import differences
 from filewheel.tools.dump import dump
@@ -58,9 +59,19 @@ class Deals(Actor):
 
 
 def play(number: int, tally: Tally, _: None) -> None:
-    """Look in every way while messages move: in odd rounds nothing is dealt, and all journals are read each time."""
-    with contextlib.nullcontext() if number % 2 else quick():
+    """Look in every way while messages move: in odd rounds nothing is dealt, and all journals are read each time.
+
+    In even rounds a walk takes several windows, between which files are dealt anew and removed.
+    """
+    if number % 2:
         play_one(number, tally)
+        return
+    before, snapshot.WALK_BUDGET = snapshot.WALK_BUDGET, Budget(records=KEYS // 4, bytes=1 << 20)
+    try:
+        with quick():
+            play_one(number, tally)
+    finally:
+        snapshot.WALK_BUDGET = before
 
 
 def play_one(number: int, tally: Tally) -> None:
@@ -92,6 +103,7 @@ def look(wheel: Wheel, tally: Tally) -> None:
     """Look once in each way."""
     looks: dict[str, Callable[[], Iterable[Message]]] = {
         "dump": lambda: dump(wheel),
+        "slow dump": lambda: slowly(dump(wheel)),
         "list": wheel.list,
         "limited list": lambda: wheel.list(limit=KEYS + 10),
         "peek": lambda: wheel.peek(KEYS + 10),
@@ -115,6 +127,13 @@ def look(wheel: Wheel, tally: Tally) -> None:
     tally.count("differences of messages on their way", sum(found.values()))
     tally.check(not found["not the same"], f"diff: {found}")
     tally.count("looks", 4)
+
+
+def slowly(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yield messages, with time for a deal or two in between."""
+    for message in messages:
+        yield message
+        time.sleep(0.01)
 
 
 def load_again(path: Path, folder: Path, tally: Tally) -> None:

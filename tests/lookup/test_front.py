@@ -15,7 +15,7 @@ from filewheel.format.record import CANCELLED, ID, pack_drop, pack_message
 from filewheel.laps.deal import Deal
 from filewheel.lookup import front
 from filewheel.lookup.front import Front
-from filewheel.lookup.snapshot import Filter
+from filewheel.lookup.snapshot import DEAD_FLOOR, Filter
 from filewheel.message import US_PER_S
 from tests.support import FakeClock
 
@@ -108,7 +108,7 @@ def test_what_was_enqueued_and_dealt_between_two_looks_is_seen(wheel_dir: Path, 
 def test_a_cancel_that_is_read_before_its_message_counts() -> None:
     """As where the journal with the drop is listed before the one with the put, and no cut lies between the two."""
     known, gone = (pack_message(Message(MessageId.make(us, 3, us), b"x")) for us in (50, 10))
-    front = Front([known], 1)
+    front = Front([known], DEAD_FLOOR, 1)
     drop = pack_drop(gone[ID], CANCELLED)
     front.take(Frame(0, 0, 1, 0, 0, 1, gone[ID], gone[ID], drop))
     front.take(Frame(0, 0, 1, 0, 1, 0, gone[ID], gone[ID], gone))
@@ -138,7 +138,7 @@ def frame_of(puts: list[bytes], drops: list[bytes]) -> Frame:
 def test_what_is_remembered_of_long_messages_is_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "BYTES_MAX", 10_000)
     later, early = packed(1000, 50, 1000), packed(100, 30, 1000)
-    known = Front(later, 3)
+    known = Front(later[:9], later[9][ID], 3)
     assert known.first(Filter(), 9) == later[:9]
     assert known.first(Filter(), 11) is None  # they are on disk
     known.take(frame_of(early, []))  # 40 KB then, and 20 are too many
@@ -153,7 +153,7 @@ def test_what_is_remembered_of_long_messages_is_bounded_by_their_bytes(monkeypat
 def test_however_long_they_are_as_many_as_are_wanted_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "BYTES_MAX", 10_000)
     later, early = packed(1000, 50, 1000), packed(100, 30, 1000)
-    known = Front(later, 20)
+    known = Front(later[:20], later[20][ID], 20)
     assert known.has(20)
     assert not known.has(21)
     known.take(frame_of(early, []))
