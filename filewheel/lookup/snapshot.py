@@ -365,7 +365,3 @@ class Snapshot:
             for span in self._files(low, high):
                 files[span.name] = span
         return [*self.journals, *files.values()]
-
-    def first(self) -> bytes | None:
-        """Return the packed put that is due first, dead letters left out."""
-        return next(self.puts(), None)

@@ -24,7 +24,8 @@ from filewheel.format.pauses import Pauses
 from filewheel.format.record import ID, readable_records
 from filewheel.laps.slot import SlotFile
 from filewheel.laps.window import Span, spans_of
-from filewheel.lookup.snapshot import DEAD_FLOOR, WALK_BUDGET, Snapshot
+from filewheel.lookup.front import Front
+from filewheel.lookup.snapshot import DEAD_FLOOR, WALK_BUDGET, Filter, Snapshot
 from filewheel.message import DEAD_US, ID_END, US_PER_S, due_of, to_datetime
 from filewheel.roster.repeats import may_repeat
 
@@ -202,15 +203,15 @@ def _overlap(ranges: list[tuple[bytes, bytes]]) -> bool:
 
 def stats_of(directory: Directory, snapshot: Snapshot) -> Stats:
     """Count a snapshot. Cost: a header for each frame of the laps, and the undealt journals whole."""
-    counts, first = Counter(directory, snapshot).count(), snapshot.first()
     for _ in range(_TRIES):
+        counts = Counter(directory, snapshot).count()
+        first = Front.of(snapshot, 1).first(Filter(), 1)
         if not snapshot.is_overtaken:
             break
         snapshot.take_again()
-        counts, first = Counter(directory, snapshot).count(), snapshot.first()
     stats = sizes_of(directory, snapshot.checkpoint, [(s.name, s.end - s.start) for s in snapshot.journals])
     stats.pending, stats.dead = counts
-    stats.next_due = None if first is None else to_datetime(due_of(first[ID]))
+    stats.next_due = to_datetime(due_of(first[0][ID])) if first else None
     stats.damaged += len(snapshot.problems())
     return stats
 
