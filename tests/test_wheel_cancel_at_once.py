@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -117,8 +117,8 @@ def test_what_was_cancelled_between_the_look_at_its_key_and_the_frame_is_not_mov
         id_ = wheel.enqueue(b"x", delay=600, key="k")
         look = wheel._keys.look
 
-        def late(names: list[str]) -> Looked:
-            looked = look(names)
+        def late(hashes: Mapping[str, bytes]) -> Looked:
+            looked = look(hashes)
             other.cancel(id_)
             return looked
 

@@ -219,7 +219,7 @@ class OsDisk:
         try:
             # A child of an undetected fork may hold a copy: an unlock frees the lock in all copies.
             with contextlib.suppress(OSError):  # without such a copy, closing is enough
-                self.unlock(fd)
+                fcntl.flock(fd, fcntl.LOCK_UN)
         finally:  # or a later file with this number would be taken from children
             self._forget_lock(fd)
 

@@ -211,7 +211,7 @@ class Settler:
             busy = self._take(key_locks, lambda: locks.take_keys(key_locks, hashes.values(), 0))
             # mutant: key-busy-ignored
             free = [i for i, some in entered.items() if busy.isdisjoint(number_of(hashes[key]) for key in some)]
-            looked = keys.look([key for id_ in free for key in entered[id_]])
+            looked = keys.look({key: hashes[key] for id_ in free for key in entered[id_]})
             holders = {key: holder.id for key, holder in looked.holders.items()}
             keys.flush_drops(looked, self._store.own)  # mutant: key-drop-unflushed-retry
             # Each thread lock stands in a `with` itself: Ctrl-C in a generator or an ExitStack leaves it held for ever.

@@ -36,6 +36,7 @@ _COUNT_END = (1 << 64) - 1
 """One more can still be packed."""
 _DEAD_FLOOR = id_floor(DEAD_US)
 _KEY_BYTES = KEY.encode()
+_HEADERS = 6
 
 ACKED = 1
 CANCELLED = 2
@@ -214,6 +215,7 @@ def key_of(put: bytes) -> str | None:
     if _KEY_BYTES not in put:
         return None
     try:
-        return unpack_put(put).headers.get(KEY)
-    except Damaged:
+        key = msgpack.unpackb(put)[_HEADERS].get(KEY)
+    except Exception:  # msgpack raises more than its own errors
         return None
+    return key if type(key) is str else None

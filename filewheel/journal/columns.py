@@ -71,15 +71,13 @@ def keyed_middles_of(
     check_count("keys", keys, count)
     each = [headers] * count if headers is None or isinstance(headers, Mapping) else headers
     check_count("headers", each, count)
-    named = [
-        {**(_plain(h) if h else {}), **({} if key is None else {KEY: check_key(key)})}
-        for h, key in zip(each, keys, strict=True)
-    ]
+    own = [None if key is None else {KEY: check_key(key)} for key in keys]
+    named = [check_headers({**_plain(h), **(k or {})}) if h else k for h, k in zip(each, own, strict=True)]
     topics = [topic] * count if isinstance(topic, str) else topic
     check_count("topic", topics, count)
     for name in set(topics):
         check_topic(name)
-    return [pack_middle(now_us, t, check_headers(h)) for t, h in zip(topics, named, strict=True)]
+    return [pack_middle(now_us, t, h) for t, h in zip(topics, named, strict=True)]
 
 
 def _plain(headers: Mapping[str, str]) -> Mapping[str, str]:

@@ -13,6 +13,7 @@ U4 The drops of all former holders of a key are durable before a frame gives it 
 U5 The keeper never waits for the lock of a key: a producer that has it may have been stopped.
 U6 Only the process that holds keeper.lock writes to `keys/`, in one thread at a time.
 U7 A look reads the checkpoint and the journals first, and `keys/` then, because keys go from the journals to `keys/`.
+   What it has read of `keys/` is good until there is another checkpoint: a deal puts one in place, and a rebuild too.
 Invariant: every pending message with a key is listed under it, also after a power cut.
 """
 
@@ -23,6 +24,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.flush import flush_file
 from filewheel.errors import Damaged, disk_error
@@ -74,9 +76,11 @@ class Keys:
         self.dir = directory
         self._disk = directory.disk
         self._finder = finder or Finder(directory)
-        self._read: Lru[int, tuple[tuple[int, int, int], bytes]] = Lru()
-        """bucket → identity and bytes of the file when it was read."""
-        self._reading = threading.Lock()
+        self._checkpoint: Checkpoint | None = None
+        self._files: Lru[int, bytes] = Lru()
+        """bucket → the bytes of the file, read under this checkpoint. Guarded by the finder's lock, as `_older` is."""
+        self._older: bytes | None = None
+        """The file of an older version. A keeper moves its entries to the other files; no present version adds any."""
         self.alone = threading.RLock()
         """Held by a thread that takes keys: other threads of this handle wait here, and not for the kernel lock."""
         self.hash_of = directory.settings.key_hash
@@ -89,20 +93,24 @@ class Keys:
         before: Mapping[bytes, list[bytes]] = {}
         left = list(names)
         while left:
-            holders, ids, *_ = self.look(left)
+            hashes = self.hashes_of(left)
+            holders, ids, *_ = self.look(hashes)
             found |= holders
             # A message that moved, and whose old id was removed from the index since, is found by another look.
             # mutant: key-one-look
-            left = [n for n in left if holders[n].id is None and ids[self.hash_of(n)] != before.get(self.hash_of(n))]
+            left = [n for n, hash_ in hashes.items() if holders[n].id is None and ids[hash_] != before.get(hash_)]
             before = ids
         return found
 
-    def look(self, names: Iterable[str]) -> Looked:
-        """Return the holder of each key. Cost: one look of the finder.
+    def hashes_of(self, names: Iterable[str]) -> dict[str, bytes]:
+        """Return the hash of each key."""
+        return {name: self.hash_of(name) for name in names}
+
+    def look(self, hashes: Mapping[str, bytes]) -> Looked:
+        """Return the holder of each key; `hashes` has the hash of each. Cost: one look of the finder.
 
         With the locks of the keys held, only an ack, a cancel or a death makes a key free until they are released.
         """
-        hashes = {name: self.hash_of(name) for name in names}
         if not hashes:
             return Looked({}, {}, {}, frozenset())
         ids, puts, journals = self._finder.holders(hashes.values(), self._dealt)
@@ -112,7 +120,7 @@ class Keys:
 
     def ids_of(self, key: str) -> list[bytes]:
         """Return the ids that are listed for a key; of many that have ended only some."""
-        return self.look([key]).ids[self.hash_of(key)]
+        return self.look(self.hashes_of([key])).ids[self.hash_of(key)]
 
     def pending(self, ids: Iterable[bytes]) -> set[bytes]:
         """Return, of these ids, those that are pending."""
@@ -122,19 +130,23 @@ class Keys:
         """Return a pending message, packed, by its id."""
         return self._finder.find([id_]).get(id_)
 
-    def _dealt(self, hashes: Collection[bytes]) -> dict[bytes, list[bytes]]:
-        """Return the ids that the files of the index list for each key."""
-        ids: dict[bytes, list[bytes]] = {hash_: [] for hash_ in hashes}
-        older = self.read(layout.KEY_RECENT)  # first: its entries go to the others
-        files: dict[int, bytes] = {}
-        for hash_, some in ids.items():
+    def _dealt(self, hashes: Collection[bytes], checkpoint: Checkpoint) -> dict[bytes, list[bytes]]:
+        """Return the ids that the files of the index list for each key; all that this checkpoint covers."""
+        if self._older is None:
+            self._older = self.read(layout.KEY_RECENT)  # first: its entries go to the others
+        if checkpoint is not self._checkpoint:
+            self._checkpoint, self._files = checkpoint, Lru()  # mutant: key-file-of-before
+        ids: dict[bytes, list[bytes]] = {}
+        for hash_ in hashes:
             bucket = hash_[0]
-            if bucket not in files:
-                files[bucket] = self.read(bucket)
-            if hash_ in files[bucket]:
-                some += listed(files[bucket], self.seed(bucket), hash_)
-            if hash_ in older:
-                some += listed(older, self.seed(layout.KEY_RECENT), hash_)
+            data = self._files.get(bucket)
+            if data is None:
+                data = self.read(bucket)
+                self._files.put(bucket, data, len(data))
+            ids[hash_] = listed(data, self.seed(bucket), hash_) if hash_ in data else []
+            if hash_ in self._older:
+                ids[hash_] += listed(self._older, self.seed(layout.KEY_RECENT), hash_)
+        self._files.shrink(REMEMBERED_BYTES)
         return ids
 
     # -- files -----------------------------------------------------------------------------------------------
@@ -144,17 +156,12 @@ class Keys:
         return self.dir.seed(layout.key_file(bucket))
 
     def read(self, bucket: int) -> bytes:
-        """Return the bytes of a file; none when there is no such file. Cost: one stat, if it was read before.
+        """Return the bytes of a file; none when there is no such file.
 
         Raises Damaged when it is too long, DiskError.
         """
         disk, name = self._disk, layout.key_file(bucket)
         try:
-            now = disk.identity(name)
-            with self._reading:
-                known = self._read.get(bucket)
-            if known is not None and known[0] == now:  # mutant: key-file-of-before
-                return known[1]
             fd = disk.open(name, "r")
             try:
                 size = disk.size(fd)
@@ -167,10 +174,6 @@ class Keys:
             raise disk_error(exc, self.dir.place(name)) from exc
         if size > BUCKET_BYTES_MAX:
             raise too_long(self.dir, name, size)
-        if now is not None:
-            with self._reading:
-                self._read.put(bucket, (now, data), len(data))
-                self._read.shrink(REMEMBERED_BYTES)
         return data
 
     def is_too_long(self, bucket: int) -> bool:

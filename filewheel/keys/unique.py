@@ -104,7 +104,7 @@ def put_all(
     with one_call(keys.alone, path), locks.Held(keys.dir) as held:
         numbers = locks.take_keys(held, hashes.values(), locks.WAIT_S)
         busy = {key for key, hash_ in hashes.items() if locks.number_of(hash_) in numbers} if numbers else ()
-        looked = keys.look([key for key in hashes if key not in busy])
+        looked = keys.look({key: hash_ for key, hash_ in hashes.items() if key not in busy})
         holders = {key: holder.id for key, holder in looked.holders.items()}
         entered: set[str] = set()
         ids = journal.new_ids([ask.due_us for ask in asks])
@@ -164,7 +164,7 @@ def move(
     """
     directory = keys.dir
     with one_call(keys.alone, directory.path), holding(keys, [key]):
-        looked = keys.look([key])
+        looked = keys.look(keys.hashes_of([key]))
         held = looked.holders[key]
         packed = held.put if old is None or old == held.id else keys.put_of(old)
         if packed is None:
@@ -230,7 +230,7 @@ def add(keys: Keys, journal: Journal, messages: Sequence[Message]) -> None:
         journal.write(puts, len(puts))
         return
     with one_call(keys.alone, path), holding(keys, by_key):
-        looked = keys.look(by_key)
+        looked = keys.look(keys.hashes_of(by_key))
         for key, id_ in by_key.items():
             held = looked.holders[key]
             if held.id is not None and held.id != id_:

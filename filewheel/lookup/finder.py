@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from typing import TypeVar
 
+from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.threads import one_call
 from filewheel.errors import Damaged, disk_errors
@@ -44,7 +45,7 @@ Places = dict[bytes, Place]
 """id → the place of its put."""
 Listed = dict[bytes, list[bytes]]
 """Hash of a key → the ids that may hold it."""
-Dealt = Callable[[Collection[bytes]], Listed]
+Dealt = Callable[[Collection[bytes], Checkpoint], Listed]
 Holders = tuple[Listed, dict[bytes, bytes], set[str] | None]
 T = TypeVar("T")
 
@@ -86,9 +87,9 @@ class Finder:
     def holders(self, hashes: Collection[bytes], dealt: Dealt) -> Holders:
         """Return hash → the ids that may hold this key, the puts of those that are pending, and journals.
 
-        `dealt` returns the same for messages in laps. It is called when the journals were read, because a deal enters
-        a key there before it covers a journal. The journals are those to be flushed before the other ids count as
-        ended; None stands for all of them.
+        `dealt` returns the same for messages in laps, up to a checkpoint. It is called when the journals above that one
+        were read, because a deal enters a key there before it covers a journal. The journals are those to be flushed
+        before the other ids count as ended; None stands for all of them.
         """
         if not self._lists_keys:
             with one_call(self._lock, self._dir.path):
@@ -339,7 +340,7 @@ class Memory:
 
     def holders(self, hashes: Collection[bytes], dealt: Dealt) -> Holders:
         """Return what `Finder.holders` does."""
-        ids = dealt(hashes)  # mutant: key-index-first.2
+        ids = dealt(hashes, self._checkpoint)
         for hash_ in hashes:
             for file in self._segments.values():
                 ids[hash_] += file.keyed.of(hash_)

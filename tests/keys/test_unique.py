@@ -528,7 +528,8 @@ def test_a_torn_entry_hides_no_other(wheel: Wheel, wheel_dir: Path, cut: int) ->
     deal(wheel_dir)
     place = bucket_of(wheel_dir, "report")
     data = place.read_bytes()
-    place.write_bytes(data + data[:cut])
+    torn = data[: cut - 1] + bytes([data[cut - 1] ^ 1])  # or the next byte of the file may complete it
+    place.write_bytes(data + torn)
     second = wheel.reschedule(first, delay=70)
     deal(wheel_dir)
     third = wheel.reschedule(second, delay=80)

@@ -88,7 +88,7 @@ class LogKeeper(Keeper):
         Raises Locked, DiskError.
         """
         with unique.holding(self._keys, keys):
-            looked = self._keys.look(keys)
+            looked = self._keys.look(self._keys.hashes_of(keys))
             self._keys.flush_drops(looked, self._store.own)
             yield looked.holders
 

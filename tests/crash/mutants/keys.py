@@ -55,10 +55,15 @@ MUTANTS: list[Mutant] = [
       "tests/keys/test_unique.py::test_a_dead_letter_that_is_added_takes_no_key"),
     m("key-revived-twice", "U", NEVER, "a dead letter is not revived into a key that is held", "play key-death @672"),
     m("key-index-first", "U7",
-      [before("early = dealt(hashes)"), gives("{hash_: list(some) for hash_, some in early.items()}")],
+      becomes("early = dealt(hashes, Checkpoint())\n"
+              "copy = lambda *_: {hash_: list(some) for hash_, some in early.items()}\n"
+              "return self._look(lambda memory: memory.holders(hashes, copy), [])"),
       "a look reads the journals before the index", "play key-dealt-beside-a-look @1019"),
-    m("key-file-of-before", "U7", without(2), "memory of one file is not used for another",
+    m("key-file-of-before", "U7", becomes("self._checkpoint = checkpoint"),
+      "a file of keys is read again under another checkpoint",
       "tests/keys/test_unique.py::test_a_handle_sees_what_deals_have_entered_since_it_read_the_index"),
+    m("key-rebuilt-unseen", "U7", DROP, "and after it was made again",
+      "tests/keys/test_open_handles.py::test_a_key_that_is_entered_again_is_held_in_a_handle_that_was_open"),
     m("key-one-look", "U", gives("[]"), "a look without a lock is repeated when a message may have moved",
       "tests/keys/test_unique.py::test_a_key_whose_message_moves_while_it_is_looked_for_is_found"),
     m("key-cancelled-once", "U", gives("[]"), "a cancel by key ends a message that moves meanwhile",
