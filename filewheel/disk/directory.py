@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from filewheel.checks import check_path
 from filewheel.disk.ballast import Ballast
@@ -90,7 +91,7 @@ class Directory:
 
     def seed(self, name: str) -> int:
         """Return the start value of this file's checksums."""
-        return self.settings.seed(name)
+        return layout.seed(self.settings.salt_bytes, name)
 
     def checkpoint(self) -> Checkpoint:
         """Read the checkpoint; if the newest is damaged or missing, the result has a `doubt`. Raises OSError."""
@@ -211,7 +212,7 @@ def _write(disk: Disk, settings: Settings, where: str) -> None:
             disk.mkdir(name)
     disk.close(disk.open(layout.LOCK, "rw"))  # a disk may have no room for it when the first keeper starts
     # A new wheel has a checkpoint, so a missing one always means damage.
-    write_checkpoint(disk, Checkpoint(), settings.seed)
+    write_checkpoint(disk, Checkpoint(), partial(layout.seed, settings.salt_bytes))
     # wheel.json is written last: a crash before it leaves a directory that `create` takes over. Its copy follows:
     # written first, it would make the remains of a crash a wheel, whose salt a later `create` replaces.
     write_settings(disk, settings, layout.SETTINGS)

@@ -119,7 +119,8 @@ class OsDisk:
 
     def _at(self, name: str) -> tuple[int, str]:
         parent, _, last = name.rpartition("/")
-        return self._dir(parent), last
+        fd = self._dirs.get(parent)
+        return self._dir(parent) if fd is None else fd, last
 
     def listdir(self, name: str) -> list[str]:
         # Reopened each time: a directory need not list names added after it was opened. On btrfs it does not, and the
@@ -166,7 +167,18 @@ class OsDisk:
 
     def open(self, name: str, mode: str) -> int:
         try:
-            fd = self._open(name, mode)
+            with self._mutex:
+                parent, last = self._at(name)
+                try:
+                    fd = os.open(last, _MODES[mode], 0o600, dir_fd=parent)
+                except FileNotFoundError:
+                    # The directory may have been removed and made again since it was opened.
+                    where = name.rpartition("/")[0]
+                    if not where or os.fstat(parent).st_nlink:
+                        raise
+                    self._forget_dir(where)
+                    parent, last = self._at(name)
+                    fd = os.open(last, _MODES[mode], 0o600, dir_fd=parent)
             fd = fd if fd >= LEAST else raised(fd)
         except OSError as exc:
             if exc.errno in _FOREIGN:
@@ -188,20 +200,6 @@ class OsDisk:
             raise ForeignFile(errno.EMLINK, "it has another name (a hard link) and would change there too", name)
         self.unlink(name)
         return self.open(name, "x")
-
-    def _open(self, name: str, mode: str) -> int:
-        with self._mutex:
-            parent, last = self._at(name)
-            try:
-                return os.open(last, _MODES[mode], 0o600, dir_fd=parent)
-            except FileNotFoundError:
-                # The directory may have been removed and made again since it was opened.
-                where = name.rpartition("/")[0]
-                if not where or os.fstat(parent).st_nlink:
-                    raise
-                self._forget_dir(where)
-                parent, last = self._at(name)
-                return os.open(last, _MODES[mode], 0o600, dir_fd=parent)
 
     def close(self, fd: int) -> None:
         try:

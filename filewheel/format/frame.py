@@ -21,6 +21,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Protocol
 
@@ -160,7 +161,7 @@ def scan(
 ) -> Scanner:
     """Return a scanner over an open file; it skips holes."""
     return Scanner(
-        lambda size, offset: disk.pread(fd, size, offset),
+        partial(disk.pread, fd),
         start,
         end,
         seed,
@@ -168,7 +169,7 @@ def scan(
         lo=lo,
         hi=hi,
         headers=headers,
-        data_from=lambda offset: disk.data_from(fd, offset),
+        data_from=partial(disk.data_from, fd),
         block_bytes=block_bytes,
     )
 
@@ -217,24 +218,22 @@ class Scanner:
         """From here on, skip the frames without an id below `hi`."""
         self._hi = hi
 
-    def _fetch(self, size: int, skip: int = 0) -> bytes:
-        """Return up to `size` bytes from `skip` bytes after pos."""
-        at = self.pos - self._base
-        end = skip + size
-        if at < 0 or at + end > len(self._block):
-            want = min(max(end, self._block_bytes), self._end - self.pos)
-            self._block = self._pread(want, self.pos)
-            self._base = self.pos
-            at = 0
-            if not self._headers_only and self._block_bytes < _BLOCK:
-                self._block_bytes *= 4  # the first block was too small
-        return self._block[at + skip : at + end]
+    def _load(self, size: int) -> tuple[bytes, int]:
+        """Read `size` bytes from pos on, or more; return the block in memory, and where in it pos is."""
+        want = min(max(size, self._block_bytes), self._end - self.pos)
+        self._block, self._base = self._pread(want, self.pos), self.pos
+        if not self._headers_only and self._block_bytes < _BLOCK:
+            self._block_bytes *= 4  # the first block was too small
+        return self._block, 0
 
     def _read(self) -> Frame | int | str:
         """Read at pos: a frame, the end of a skipped frame, or the reason why there is none."""
-        head = self._fetch(HEADER_BYTES)
-        if len(head) < HEADER_BYTES:
-            return "the file ends inside a header"
+        block, at = self._block, self.pos - self._base
+        if at < 0 or at + HEADER_BYTES > len(block):
+            block, at = self._load(HEADER_BYTES)
+            if len(block) < HEADER_BYTES:
+                return "the file ends inside a header"
+        head = block[at : at + HEADER_BYTES]
         fields: tuple[bytes, int, int, int, int, int, int, int, bytes, bytes] = _HEADER.unpack(head)
         magic, head_sum, size, body_sum, number, synced, puts, drops, first, last = fields
         if magic != MAGIC:
@@ -253,9 +252,11 @@ class Scanner:
             return end
         if self._headers_only:
             return Frame(self.pos, end, number, synced, puts, drops, first, last, b"")
-        body = self._fetch(size, HEADER_BYTES)
-        if len(body) < size:
-            return "the file ends inside a body"
+        if at + whole > len(block):
+            block, at = self._load(whole)
+            if len(block) < whole:
+                return "the file ends inside a body"
+        body = block[at + HEADER_BYTES : at + whole]
         if crc32(body, self._seed) != body_sum:  # mutant: no-body-sum
             return "body checksum"
         return Frame(self.pos, end, number, synced, puts, drops, first, last, body)
@@ -296,8 +297,7 @@ class Scanner:
         """Find the next frame that verifies; pos stays at the start of the gap."""
         start = self.pos
         blank = True
-        probe = Scanner(self._pread, start, self._end, self._seed)
-        at = start
+        probe, at = None, start
         while at < self._end:
             block = self._pread(min(_BLOCK, self._end - at), at)
             if not block:
@@ -309,6 +309,7 @@ class Scanner:
             while hit >= 0:
                 # Frames start on multiples of 8; any other hit is payload.
                 if (at + hit) % 8 == 0 and at + hit > start:
+                    probe = probe or Scanner(self._pread, start, self._end, self._seed)
                     probe.pos = at + hit
                     if isinstance(probe._read(), Frame):  # mutant: drops-by-place
                         return Gap(start, at + hit, reason, blank=False)

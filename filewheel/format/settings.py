@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 
 from filewheel.checks import shown
 from filewheel.errors import BadArgument, Damaged, NewerFormat
-from filewheel.format import layout
 from filewheel.format.frame import FORMAT
 from filewheel.format.sealed import Unsealed, seal, unseal
 
@@ -50,10 +49,6 @@ class Settings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "salt_bytes", bytes.fromhex(self.salt))
-
-    def seed(self, name: str) -> int:
-        """Return the start value of this file's checksums."""
-        return layout.seed(self.salt_bytes, name)
 
     def key_hash(self, key: str) -> bytes:
         """Return the hash by which the index knows a unique key. Cost: 1 µs."""

@@ -66,7 +66,7 @@ class SlotFile:
     @property
     def floor(self) -> bytes:
         """The least id that belongs to the file."""
-        return slot_floor(self.second)
+        return id_floor(self.second * US_PER_S)
 
     @property
     def seconds(self) -> tuple[int, int]:
@@ -109,7 +109,7 @@ class LapFile:
     @property
     def floor(self) -> bytes:
         """The least id that belongs to the file."""
-        return slot_floor(self.lap * self.slots)
+        return id_floor(self.lap * self.slots * US_PER_S)
 
     @property
     def seconds(self) -> tuple[int, int]:
@@ -179,11 +179,13 @@ def files_of(settings: Settings, checkpoint: Checkpoint, lo: bytes = ID_MIN, hi:
     low, high = due_of(lo) // US_PER_S, due_of(hi) // US_PER_S
     for second, covered in checkpoint.slots.items():
         if low <= second <= high:
-            yield from slot_files(settings, second, covered)
+            for one in (*covered.others, covered):
+                yield slot_file(settings, second, one)
     low, high = settings.lap_of(low), settings.lap_of(high)
     for lap, covered in checkpoint.laps.items():
         if low <= lap <= high:
-            yield from lap_files(settings, lap, covered)
+            for one in (*covered.others, covered):
+                yield lap_file(settings, lap, one)
 
 
 def files_in(settings: Settings, checkpoint: Checkpoint, lap: int) -> list[File]:

@@ -11,10 +11,10 @@ Cost: about 0.2 µs (0.6 in pure Python) for each record in the window, and a he
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 
 from filewheel.checks import check_whole, shown
 from filewheel.disk.checkpoint import Checkpoint
@@ -52,7 +52,7 @@ def span_of(file: File) -> Span:
 
 def spans_of(directory: Directory, checkpoint: Checkpoint, lo: bytes = ID_MIN, hi: bytes = ID_END) -> list[Span]:
     """Return a checkpoint's files that may hold ids from `lo` to below `hi`, by rising floor."""
-    return sorted(map(span_of, files_of(directory.settings, checkpoint, lo, hi)), key=lambda span: span.floor)
+    return sorted(map(span_of, files_of(directory.settings, checkpoint, lo, hi)), key=attrgetter("floor"))
 
 
 def read_file(directory: Directory, handles: Handles, file: File, start: int) -> Iterator[Frame | None]:
@@ -127,12 +127,18 @@ def read_window(
     """Read what is pending from `lo` to below `hi`. `spans` come by rising floor; `dropped` are drops known already."""
     reader = _Reader(lo, hi, budget, dropped)
     for span in spans:
-        if reader.grown and reader.is_full():
+        if reader.grown and reader.is_over(1):
             reader.shrink()
         if span.floor >= reader.hi:
             break
         try:
             fd = handles.get(span.name)
+            size = directory.disk.size(fd)
+            if size + 7 < span.end:
+                # If it was restored from a copy, the open file no longer has the name.
+                handles.drop(span.name)
+                fd = handles.get(span.name)
+                size = directory.disk.size(fd)
         except FileNotFoundError:
             on_gap(span, Gap(span.start, span.end, MISSING, at_end=True))
             continue
@@ -142,22 +148,15 @@ def read_window(
             error = None if isinstance(exc, ForeignFile) else exc
             on_gap(span, Gap(span.start, span.end, f"cannot be read: {exc.strerror or exc}", at_end=True, error=error))
             continue
-        if directory.disk.size(fd) + 7 < span.end:
-            # If it was restored from a copy, the open file no longer has the name.
-            handles.drop(span.name)
-            with contextlib.suppress(FileNotFoundError):
-                fd = handles.get(span.name)
-        _read_span(directory, fd, span, reader, on_gap)
+        _read_span(directory, fd, size, span, reader, on_gap)
     return reader.finish()
 
 
-def _read_span(directory: Directory, fd: int, span: Span, reader: _Reader, on_gap: OnGap) -> None:
-    disk = directory.disk
-    size = disk.size(fd)
+def _read_span(directory: Directory, fd: int, size: int, span: Span, reader: _Reader, on_gap: OnGap) -> None:
     if size + 7 < span.end:
         on_gap(span, Gap(max(size, span.start), span.end, "the file is too short", at_end=True))
     seed = directory.seed(span.name)
-    scanner = scan(disk, fd, span.start, min(span.end, size), seed, lo=reader.lo, hi=reader.hi)
+    scanner = scan(directory.disk, fd, span.start, min(span.end, size), seed, lo=reader.lo, hi=reader.hi)
     for item in scanner:
         if isinstance(item, Gap):
             on_gap(span, item)
@@ -184,10 +183,7 @@ class _Reader:
         self.grown = False
         """Whether anything was added since it was last netted."""
 
-    def is_full(self) -> bool:
-        return self._is_over(1)
-
-    def _is_over(self, times: float) -> bool:
+    def is_over(self, times: float) -> bool:
         records = len(self._puts) + len(self._drops)
         return records >= times * self._budget.records or self._puts.size_bytes() >= times * self._budget.bytes
 
@@ -205,13 +201,13 @@ class _Reader:
         if drops:
             self._has_drops = True
             self._drops.update(ids_of(drops))
-        if self._is_over(_SLACK):
+        if self.is_over(_SLACK):
             self.shrink()
 
     def shrink(self) -> None:
         """Keep the smallest ids that fit in the budget, and lower `hi` to just above the last of them."""
         self._net()
-        if not self.is_full():
+        if not self.is_over(1):
             # Dropped puts are still in memory, together with the rest of their frames.
             self._puts.keep(len(self._puts))  # mutant: dropped-held
             return
@@ -240,7 +236,7 @@ class _Reader:
             self._puts.remove(spent)
 
     def finish(self) -> Window:
-        if self.is_full():
+        if self.is_over(1):
             self.shrink()
         else:
             self._net()

@@ -278,10 +278,13 @@ class Memory:
     def first(self, which: Filter, limit: int | None) -> list[bytes] | None:
         """Return the packed puts of these messages, the first `limit`; None where a walk has to find them."""
         count = 1 if limit is None else limit
-        if self._front is None or not self._front.has(count):
-            self._front = Front.of(self._here(), count)
+        front = self._front
+        if front is None or not front.has(count):
+            snapshot = self._here()
+            front = Front.of(snapshot, count)
             self._check_current()
-        return self._front.first(which, limit)
+            self._front = None if snapshot.damage else front  # what cannot be read now may be there later
+        return front.first(which, limit)
 
     def stats(self) -> Stats | None:
         """Count; None where a snapshot has to, because of damage or a message that was written twice."""

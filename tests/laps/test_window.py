@@ -55,6 +55,9 @@ class MemoryDisk:
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         return self.files[self.open_fds[fd]][offset : offset + size]
 
+    def data_from(self, fd: int, offset: int) -> int:
+        return offset
+
 
 def seen(window: Window) -> tuple[bytes, list[bytes], set[bytes], bool, bool]:
     return window.hi, window.puts, window.loose, window.cut, window.has_drops
@@ -300,6 +303,19 @@ def test_a_file_that_is_too_short_is_reported_from_where_it_ends(two: Files) -> 
     two.disk.files[SLOT] = two.disk.files[SLOT][: length // 3]
     assert len(two.window().puts) == 2
     assert two.gaps == [(SLOT, Gap(length // 3, length, "the file is too short", at_end=True))]
+
+
+def test_a_file_that_is_too_short_and_is_removed_meanwhile_is_missing(two: Files) -> None:
+    two.disk.files[SLOT] = b""
+    close = two.disk.close
+
+    def removed(fd: int) -> None:
+        close(fd)
+        two.disk.files.pop(SLOT, None)
+
+    two.disk.close = removed  # type: ignore[method-assign]
+    assert two.window().puts == [a_put(an_id(59))]
+    assert [(name, gap.reason) for name, gap in two.gaps] == [(SLOT, MISSING)]
 
 
 def test_a_file_that_lacks_only_its_last_padding_is_not_too_short(two: Files) -> None:

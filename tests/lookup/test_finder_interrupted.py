@@ -182,6 +182,8 @@ def in_rooms(code: CodeType) -> bool:
     return code.co_filename.startswith(LIBRARY) and code.co_filename[len(LIBRARY) + 1 :].startswith(ROOMS)
 
 
+# Python ignores an interrupt that comes while it closes a generator.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("name", NAMES)
 def test_after_a_look_that_was_interrupted_at_any_line_the_next_ones_answer_as_those_of_a_fresh_handle(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from filewheel import AsyncWheel, Keeper, Message, MessageId, Wheel
+from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.format.frame import Frame
 from filewheel.format.record import CANCELLED, ID, pack_drop, pack_message
 from filewheel.laps.deal import Deal
@@ -103,6 +106,26 @@ def test_what_was_enqueued_and_dealt_between_two_looks_is_seen(wheel_dir: Path, 
         Keeper(wheel_dir, clock=clock).close()
         assert not list((wheel_dir / "journal").glob(f"*{other._journal and other._journal.writer}*"))
         assert [m.payload for m in wheel.peek()] == [b"early"]
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT])
+def test_what_could_not_be_read_once_is_not_remembered_as_nothing(wheel_dir: Path, clock: FakeClock, code: int) -> None:
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue(b"x", delay=5000)
+    Keeper(wheel_dir, clock=clock).close()
+
+    class OnceUnreadable(OsDisk):
+        left = True
+
+        def open(self, name: str, mode: str) -> int:
+            if name.endswith(".lap") and self.left:
+                self.left = False
+                raise OSError(code, os.strerror(code))
+            return super().open(name, mode)
+
+    with Wheel(wheel_dir, env=SYSTEM.using(clock=clock, disk=OnceUnreadable)) as wheel:
+        wheel.peek()
+        assert [m.payload for m in wheel.peek()] == [b"x"]
 
 
 def test_a_cancel_that_is_read_before_its_message_counts() -> None:
