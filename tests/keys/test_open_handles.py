@@ -11,6 +11,7 @@ import pytest
 from filewheel import Keeper, KeyHeld, MessageId, Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.format import layout
+from filewheel.keys.index import LISTED_EACH_MAX
 from filewheel.keys.upkeep import rebuild_keys
 from filewheel.laps.deal import Deal
 from filewheel.message import KEY
@@ -85,3 +86,24 @@ def test_a_key_that_is_entered_again_is_held_in_a_handle_that_was_open(wheel: Wh
         for key in (one, two):
             with pytest.raises(KeyHeld):
                 wheel.enqueue(b"two", delay=60, key=key)
+
+
+def test_a_key_that_two_handles_replace_in_turn_has_one_holder_and_a_short_list(wheel: Wheel, wheel_dir: Path) -> None:
+    with Wheel(wheel_dir) as other:
+        for n in range(5 * LISTED_EACH_MAX):
+            who = wheel if n % 3 else other
+            last = who.enqueue(b"%d" % n, delay=60, key="typing", on_conflict="replace", sync="never")
+            for each in (wheel, other):
+                held = each.get(key="typing")
+                assert held is not None
+                assert held.id == last
+        assert max(len(w._keys.ids_of("typing")) for w in (wheel, other)) < 4 * LISTED_EACH_MAX
+    with Keeper(wheel_dir, background=False) as keeper:
+        Deal(keeper._store, spread=False).run()
+        assert wheel._keys.ids_of("typing") == [last]
+        with pytest.raises(KeyHeld):
+            wheel.enqueue(b"x", key="typing")
+        assert wheel.cancel(key="typing")
+        again = wheel.enqueue(b"x", delay=60, key="typing")
+    with Wheel(wheel_dir) as fresh:
+        assert [m.id for m in fresh.list()] == [again]

@@ -21,7 +21,7 @@ from filewheel.message import US_PER_S
 from tests.support import FakeClock, can_be_signalled, interrupted, open_below, seeds
 
 LIBRARY = os.path.dirname(filewheel.__file__)
-ROOMS = ("lookup", "journal", "laps", "reader.py", "wheel.py")
+ROOMS = ("lookup", "journal", "laps", "keys", "reader.py", "wheel.py")
 """Where the interrupts come. Below are single system calls, whose failures have a test of their own."""
 
 

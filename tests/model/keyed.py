@@ -361,9 +361,53 @@ def key_moved_beside_a_look(s: Stage) -> None:
         move(s, "A", 91)
         compact(s)
 
-    s.when("stat", "^keys/[0-9a-f]{2}.keys", act)
+    s.when("open", "^keys/[0-9a-f]{2}.keys", act)
     if s.wheel("B").get(key=KEY) is None:
         s.oracle.violations.append("a key that is held was not found")
+
+
+@script
+def key_dealer_killed_beside_a_handle(s: Stage) -> None:
+    """The same, and a handle has read the files before, between, and after; then the power is cut and all is read anew."""
+    s.keep()
+    put(s, "A", 90, key="two")
+    s.deal()
+    put(s, "B", 91)  # it has read the file of its key, and what the first deal entered
+    s.wheel("B").get(key="two")
+    s.when("rename", "^checkpoint", s.kill_keeper)
+    with contextlib.suppress(Killed):
+        s.deal()
+    taken = put(s, "A", 92, durable=False), put(s, "B", 92, key="two")
+    s.deal()
+    taken += put(s, "B", 93), put(s, "A", 93, key="two")
+    if taken != (None,) * 4:
+        s.oracle.violations.append("a key that is held was given away")
+    cancel(s, "B")
+    put(s, "A", 94)
+    s.deal()
+    put(s, "B", 95, on_conflict="replace")
+
+
+@script
+def key_rebuilt_beside_a_handle(s: Stage) -> None:
+    """A handle finds no file of a key, because it is lost; then the index is rebuilt, and the power is cut."""
+    put(s, "A", 90)
+    s.keep()
+    s.deal()
+    audience, s.audience = s.audience, None  # until the end of the rebuild the index is damaged
+    disk = s.keep()._store.disk
+    for last in disk.listdir(layout.KEYS):
+        if layout.parse_key_file(last) is not None:
+            disk.unlink(f"{layout.KEYS}/{last}")
+    put(s, "B", 90, key="two")
+    s.wheel("B").get(key=KEY)
+    rebuild(s)
+    s.audience = audience
+    if put(s, "B", 91) is not None:
+        s.oracle.violations.append("a key that is held was given away")
+    s.deal()
+    cancel(s, "B")
+    put(s, "A", 92)
 
 
 @script
