@@ -368,7 +368,7 @@ def key_moved_beside_a_look(s: Stage) -> None:
 
 @script
 def key_dealer_killed_beside_a_handle(s: Stage) -> None:
-    """The same, and a handle has read the files before, between, and after; then the power is cut and all is read anew."""
+    """The same, and a handle has read the files of keys before, between and after."""
     s.keep()
     put(s, "A", 90, key="two")
     s.deal()
