@@ -82,10 +82,8 @@ class Changes(Reader):
         pending. A message that has moved (retried, rescheduled) has a new id: its old id is not found, and the message
         stays. Its key always finds it.
         """
-        if (wanted := one_of(id_, key)) is not None:
-            found = self.cancel_many([wanted], sync=sync)
-        else:
-            found = self.cancel_many(keys=[check_key(key)], sync=sync)
+        wanted = one_of(id_, key)
+        found = self._cancel([check_key(key)] if wanted is None else [], [] if wanted is None else [wanted], sync)
         return next(iter(found.outcomes.values()), Cancelled.NOT_FOUND)
 
     def cancel_many(
@@ -98,6 +96,10 @@ class Changes(Reader):
         """
         wanted = [MessageId.parse(i) for i in check_items("ids", ids)]
         names = list(dict.fromkeys(check_key(key) for key in check_items("keys", keys)))
+        return self._cancel(names, wanted, sync)
+
+    def _cancel(self, names: list[str], wanted: list[MessageId], sync: Sync | None) -> CancelledIds:
+        """Cancel the holders of keys, and messages by their ids."""
         sync = self._sync if sync is None else check_sync(sync)  # mutant: cancel-then-check
         journal = self._writer()
         now_us = self._clock.now_us()
@@ -105,7 +107,8 @@ class Changes(Reader):
         found: set[MessageId] = set()
         ticket, left = None, list(wanted)
         while left or names:
-            held = {holder.id: name for name, holder in self._keys.find(names).items() if holder.id is not None}
+            holders = self._keys.find(names) if names else {}
+            held = {holder.id: name for name, holder in holders.items() if holder.id is not None}
             some, last = self._drop(journal, [*left, *held])
             found, ticket, left = found | some, last or ticket, []
             wanted += held
@@ -123,12 +126,12 @@ class Changes(Reader):
     def _drop(self, journal: Journal, wanted: Sequence[MessageId]) -> tuple[set[MessageId], int | None]:
         """Write drops as one frame; return the ids that were pending, and the ticket to wait with."""
         # Also for an id that was not found: its file may be missing only for a while.
-        drops = [pack_drop(i, CANCELLED) for i in dict.fromkeys(wanted) if i < ID_LIMIT]
-        if not drops:
+        ids: list[bytes] = [i for i in dict.fromkeys(wanted) if i < ID_LIMIT]
+        if not ids:
             return set(), None
         with locks.holding_ids(self._dir, wanted):  # mutant: id-locked-late
             pending = self._finder.pending(wanted)
-            ticket = journal.write(drops, 0)
+            ticket = journal.drop(ids, CANCELLED)
         return {i for i in wanted if i in pending}, ticket
 
     def clear(self, *, topic: str | None = None, dead: bool = False, sync: Sync | None = None) -> int:

@@ -213,8 +213,7 @@ class Reader:
             with contextlib.suppress(Damaged):
                 puts = self._finder.first(which, limit)
                 if puts is not None:
-                    found = [unpack_put(put) for put in puts]
-                    return (message for message in found)
+                    return iter([*map(unpack_put, puts)])
         return self._walk(which, limit)
 
     def dead(

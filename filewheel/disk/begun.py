@@ -212,7 +212,8 @@ class Marks:
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
         self._lock = threading.Lock()
-        self._upto = 0
+        self.upto = 0
+        """The ticket up to which drops are marked; it only grows."""
         self._is_made = False
 
     def make(self) -> None:
@@ -230,7 +231,7 @@ class Marks:
     def note(self, mark: bytes, ticket: int) -> None:
         """Change the mark for the drops up to this ticket, at most once. Cost: 10 µs. Raises DiskError."""
         with self._lock:
-            if ticket <= self._upto:
+            if ticket <= self.upto:
                 return
             try:
                 self._write(mark)
@@ -241,7 +242,7 @@ class Marks:
                     # That error promises that nothing was done.
                     error = DiskError(error.what, errno=exc.errno, path=error.path, hint=_ROOM)
                 raise error from exc
-            self._upto = ticket
+            self.upto = ticket
 
     def _write(self, mark: bytes | None) -> None:
         """Write a mark; without one, make room for it."""

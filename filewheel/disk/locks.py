@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
@@ -131,13 +131,13 @@ def take_ids(held: Held, ids: Iterable[bytes], wait_s: float) -> frozenset[int]:
 
     Cost: about 10 µs for each of at most 16 locks. Raises DiskError.
     """
-    return frozenset(b for b in sorted({bucket_of(i) for i in ids}) if not held.take(layout.id_lock(b), wait_s))
+    return frozenset([b for b in sorted({*map(bucket_of, ids)}) if not held.take(layout.id_lock(b), wait_s)])
 
 
-@contextlib.contextmanager
-def holding_ids(directory: Directory, ids: Iterable[bytes]) -> Iterator[None]:
-    """Hold the locks of ids in a `with`; raise Locked when another process holds one for half a minute."""
-    with Held(directory) as held:
+def holding_ids(directory: Directory, ids: Iterable[bytes]) -> Held:
+    """Take the locks of ids, for a `with`; raise Locked when another process holds one for half a minute."""
+    held = Held(directory)
+    try:
         if take_ids(held, ids, WAIT_S):
             raise Locked(
                 "another process is in the middle of moving or cancelling a message, and does not go on",
@@ -145,4 +145,7 @@ def holding_ids(directory: Directory, ids: Iterable[bytes]) -> Iterator[None]:
                 path=directory.path,
                 hint="continue or kill the stopped process",
             )
-        yield
+    except BaseException:  # an interrupt (Ctrl-C) too
+        held.close()
+        raise
+    return held

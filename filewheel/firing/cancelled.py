@@ -61,7 +61,7 @@ class Look:
     def __init__(self, directory: Directory) -> None:
         self._dir = directory
         try:
-            self._before = self._read(whole=False)
+            self._before = read_table(directory.disk, whole=False)
         except OSError:
             self._before = b""
 
@@ -73,7 +73,7 @@ class Look:
         if not ids:
             return {}
         try:
-            data = self._read(whole=True)
+            data = read_table(self._dir.disk)
             if not data:
                 alive = holder(self._dir) is not None
                 return dict.fromkeys(ids, Cancelled.MAYBE_BEGUN if alive else Cancelled.STOPPED)
@@ -88,9 +88,6 @@ class Look:
         """Return whether the second read finds everything that was in the table at the first, or has begun since."""
         sweeps, before = _sweeps(generation), _sweeps(self._before)
         return sweeps <= _SAFE_SWEEPS or (generation[:LIFE_BYTES] == self._before[:LIFE_BYTES] and sweeps - before <= 1)
-
-    def _read(self, *, whole: bool) -> bytes:
-        return read_table(self._dir.disk, whole=whole)
 
 
 def _sweeps(generation: bytes) -> int:

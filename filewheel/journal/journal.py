@@ -180,8 +180,8 @@ class Journal:
     def mark_drops(self) -> None:
         """Mark the drops that were written, so that no keeper begins a dropped message. Raises DiskError."""
         dropped = self._dropped  # before the number: the mark must not be older than its drops
-        if self.marks is not None and dropped:
-            self.marks.note(self.writer.encode() + self.appender.number.to_bytes(8, "little"), dropped)
+        if self.marks is not None and dropped > self.marks.upto:
+            self.marks.note(self._lender.name.encode() + self.appender.number.to_bytes(8, "little"), dropped)
 
     def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, *, sync: Sync = "always") -> MessageId:
         """Write one new message and return its id. `tail` stands between `enqueued_us` and the payload."""

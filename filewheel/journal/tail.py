@@ -65,7 +65,8 @@ class Handles:
 
     def close(self) -> None:
         """Close all."""
-        self.keep(())
+        while self._open:
+            self._disk.close(self._open.popitem()[1])
 
     def __del__(self) -> None:
         # An interrupt (Ctrl-C) may come between an open and the `try` that closes it. What is raised here goes nowhere.
@@ -124,10 +125,10 @@ class Tail:
     def parts(self, start: Position, end: Position) -> Iterator[Part]:
         """Yield the parts of the journal between two positions."""
         # Only segments that were read: a foreign file may have any number in its name.
-        for n in sorted(n for n in {*self.ends, end.segment} if start.segment <= n <= end.segment):
+        for n in sorted({*self.ends, end.segment}):
             low = start.offset if n == start.segment else 0
             high = end.offset if n == end.segment else self.ends.get(n, 0)
-            if high > low:
+            if start.segment <= n <= end.segment and high > low:
                 yield Part(self.writer, n, low, high)
 
     def poll(
@@ -161,7 +162,7 @@ class Tail:
                     self.seen = self.seen._replace(number=UNKNOWN)
                 self._step(later[0])
                 continue
-            is_over = any(s > n for s in segments)
+            is_over = max(segments) > n
             if self._for_looks and self._sealed and not is_over:
                 return
             name = self.name
@@ -244,14 +245,15 @@ class Tail:
                 if not (self._sealed and item.at_end):
                     self._judge.pass_over(name, item)
                 continue
-            if self._judge.waits or item.number != self.seen.number + 1 or item.is_seal:
+            is_seal = item.is_seal
+            if self._judge.waits or item.number != self.seen.number + 1 or is_seal:
                 for missing in self._judge.take(name, item, self.seen.number, proof):
                     for damage in missing.damages():
                         on_damage(damage)
             yield item
             # Only now: a reader that failed with the frame, or was interrupted, gets it again.
             seen = Position(self.seen.segment, item.end, item.number)
-            self._sealed, self.synced, self.seen = item.is_seal, max(self.synced, item.synced), seen
+            self._sealed, self.synced, self.seen = is_seal, max(self.synced, item.synced), seen
         self._blank |= look_ahead
         if dead:
             self.seen = Position(self.seen.segment, max(size, start), self.seen.number)

@@ -31,6 +31,8 @@ class Writer:
     def __init__(self, directory: Directory, ticket: int = 0) -> None:
         self._dir = directory
         self.ids = IdSource(directory.env.entropy)
+        self.name = self.ids.name
+        """The name of its journal."""
         self.segment: Segment | None = None
         """The segment in use; None before the first frame and after the last."""
         self.has_started = False
@@ -43,11 +45,6 @@ class Writer:
         """How often it was flushed for a caller."""
         self.free_to = 0
         """A small frame that ends here or before fits into the segment without another look (`Appender.ready`)."""
-
-    @property
-    def name(self) -> str:
-        """The name of its journal."""
-        return self.ids.name
 
     @property
     def number(self) -> int:

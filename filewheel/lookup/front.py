@@ -8,6 +8,7 @@ Invariant: at a cut of the journals, exactly the pending messages below the hori
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from itertools import islice
 from typing import Self
 
 from filewheel.format.frame import Frame
@@ -57,16 +58,11 @@ class Front:
 
     def first(self, which: Filter, limit: int | None) -> list[bytes] | None:
         """Return the packed puts of these messages, the first `limit`; None where more of them may be on disk."""
-        found: list[bytes] = []
-        if limit == 0:
-            return found
-        for id_ in self._ids[bisect_left(self._ids, which.lo) : bisect_left(self._ids, which.hi)]:
-            put = self._puts[id_]
-            if which.fits(put):
-                found.append(put)
-                if len(found) == limit:
-                    return found
-        return found if which.hi <= self._horizon else None
+        ids = self._ids[bisect_left(self._ids, which.lo) : bisect_left(self._ids, which.hi)]
+        puts = map(self._puts.__getitem__, ids)
+        is_range = which.topic is None and which.error is None
+        found = list(islice(puts if is_range else filter(which.fits, puts), limit))
+        return found if len(found) == limit or which.hi <= self._horizon else None
 
     def take(self, frame: Frame) -> None:
         """Take a new frame of a journal, whose puts have new ids."""

@@ -102,7 +102,7 @@ class LoadedRuns:
     @property
     def is_full(self) -> bool:
         """Whether more ids are in memory than fit."""
-        return self.ids > IDS_MAX
+        return self._runs.weight > IDS_MAX
 
     def clear(self) -> None:
         """Forget all runs."""
@@ -114,7 +114,7 @@ class LoadedRuns:
 
     def use(self, run: FrameRun) -> None:
         """Mark a loaded run as used, so that it stays in memory for longer."""
-        if self.ids > IDS_MAX // 2:
+        if self._runs.weight > IDS_MAX // 2:
             self._runs.get(run)
 
     def load(self, run: FrameRun, frames: Iterable[Frame]) -> None:
@@ -269,11 +269,12 @@ def _record_at(body: bytes, at: int) -> bytes | None:
 def _is_plain_drops(frame: Frame) -> bool:
     """Return whether a body has only plain drops, which need no unpacking."""
     body, count = frame.body, frame.drops
-    return (
-        0 < len(body) == count * _DROP_BYTES
-        and all(body[i::_DROP_BYTES] == DROP_PREFIX[i : i + 1] * count for i in range(4))
-        and max(body[_REASON::_DROP_BYTES]) < 0x80
-    )
+    if not 0 < len(body) == count * _DROP_BYTES:
+        return False
+    for i in range(4):
+        if body[i::_DROP_BYTES] != DROP_PREFIX[i : i + 1] * count:
+            return False
+    return max(body[_REASON::_DROP_BYTES]) < 0x80
 
 
 RECENT_BYTES = 8 << 20

@@ -125,7 +125,7 @@ def test_locks_whose_release_was_interrupted_before_it_began_are_free_when_nobod
 def test_an_interrupt_in_the_unlock_of_a_close_closes_the_file(
     wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(disk: object, fd: int) -> None:
+    def interrupt(fd: int, operation: int) -> None:
         raise KeyboardInterrupt
 
     place = wheel_dir / layout.id_lock(0)
@@ -135,7 +135,7 @@ def test_an_interrupt_in_the_unlock_of_a_close_closes_the_file(
         assert there.lock(fd, wait=False)
         assert is_locked(place)
         with monkeypatch.context() as patch:
-            patch.setattr(disk.OsDisk, "unlock", interrupt)
+            patch.setattr(disk.fcntl, "flock", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 there.close(fd)
         assert not is_locked(place)
