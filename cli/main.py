@@ -52,6 +52,7 @@ VERBS = (
     "serve",
     "verify",
     "repair",
+    "purge",
     "dump",
     "load",
     "diff",

@@ -73,6 +73,7 @@ if _typing.TYPE_CHECKING:
     from filewheel.aio.keeper import AsyncKeeper
     from filewheel.aio.wheel import AsyncWheel
     from filewheel.firing.batch import Batch
+    from filewheel.firing.purge import Purged, Unreached
     from filewheel.keeper import Keeper
     from filewheel.metrics.metrics import Metrics
     from filewheel.replication.members import add_backup, remove_backup
@@ -153,6 +154,7 @@ __all__ = [
     "PlainSchedule",
     "Poisoned",
     "Promotion",
+    "Purged",
     "ReadOnly",
     "Reentered",
     "Rejoin",
@@ -177,6 +179,7 @@ __all__ = [
     "TooFewCopies",
     "TooLarge",
     "TooManyTimers",
+    "Unreached",
     "Unsafe",
     "Wheel",
     "WheelExists",
@@ -218,6 +221,7 @@ _LATER = {
     "PlainOccurrences": "filewheel.schedules.occurrences",
     "PlainSchedule": "filewheel.schedules.plain",
     "Promotion": "filewheel.replication.promote",
+    "Purged": "filewheel.firing.purge",
     "Rejoin": "filewheel.replication.rejoin",
     "Replicator": "filewheel.replication.replicator",
     "Retry": "filewheel.scheduling.outcome",
@@ -227,6 +231,7 @@ _LATER = {
     "Standby": "filewheel.replication.standby",
     "StoredCall": "filewheel.scheduling.call",
     "StoredSchedule": "filewheel.schedules.definition",
+    "Unreached": "filewheel.firing.purge",
     "add_backup": "filewheel.replication.members",
     "call_of": "filewheel.scheduling.call",
     "current_job": "filewheel.scheduling.job",

@@ -170,6 +170,7 @@ class Keeper:
             self._housekeeper = Housekeeper(
                 self._store, self._keys, self._head.finished, flush_interval_s=flush_interval_s,
                 on_failure=self._fail, check=self._keeper_lock.check, look=self.observer.look,
+                publish=self.observer.publish,
             )  # fmt: skip
             self._reserve = self._housekeeper.reserve
             self._settler = Settler(self._store, self._head, self._reserve, self._keys, self.observer.history)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Literal, Self, get_args
+from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from filewheel.changes import HINT_AHEAD_US
 from filewheel.checks import check_choice, check_flag, check_function, check_items, check_path
@@ -40,6 +40,9 @@ from filewheel.native.compiled import due_at, size_of
 from filewheel.roster.fence import LOOK_US, Fence
 from filewheel.schedule_changes import ScheduleChanges
 from filewheel.timespec import due_from
+
+if TYPE_CHECKING:
+    from filewheel.firing.purge import Purged
 
 OnConflict = Literal["reject", "keep", "replace"]
 """For a unique key that is held: raise KeyHeld, return the id of its holder, or cancel the holder."""
@@ -268,6 +271,32 @@ class Wheel(ScheduleChanges):
         journal.look()  # mutant: refused-once.2 follow-once.2
         # Set last, so that after an error the next call checks again.
         self._looked_us = now_us
+
+    def purge(
+        self,
+        ids: Iterable[MessageId | str | bytes] = (),
+        *,
+        topic: str | None = None,
+        key: str | None = None,
+        quarantine: bool = False,
+        timeout_s: float = 10.0,
+    ) -> Purged:
+        """Take what was cancelled or acknowledged out of every file of this wheel; return what was done, what is left.
+
+        Without a choice it takes all that has ended, and the whole history; with `ids`, a `topic` (or glob) or a `key`
+        the history of the others stays. Nothing that is pending is removed. A keeper that runs does it beside its
+        firing; else this call does. Programs that write meanwhile leave their journals within a fifth of a second. It
+        waits `timeout_s` for each of the two; a keeper or program that did not follow is among `unreached` then. So are
+        backups, files that cannot be read, what is meant and pending, and the bytes in quarantine unless `quarantine`
+        removes them. Cost: reads the journals and the headers of the laps, with a choice all messages; its deals.
+
+        Raises BadArgument, Unsafe, ReadOnly, WheelFull, Fenced, DiskError.
+        """
+        with forks.IMPORTS:  # on demand: a producer that never purges does not load what a deal needs
+            from filewheel.firing.purge import Choice, purge
+        choice = Choice.of(ids, topic, key)
+        self._writer().rotate()
+        return purge(self._dir, choice, quarantine=quarantine, timeout_s=timeout_s)
 
     # -- enqueue ---------------------------------------------------------------------------------------------
 

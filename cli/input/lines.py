@@ -121,7 +121,7 @@ def check_filters(**filters: str | None) -> None:
     """Raise UsageError for an empty filter of what is to be changed: a variable that was not set chooses nothing."""
     for name, text in filters.items():
         if text == "":
-            raise click.UsageError(f"--{name} is empty, so nothing says which; --all without it is for all")
+            raise click.UsageError(f"--{name} is empty, so nothing says which; leave it out for all")
 
 
 def _ids_on_stdin() -> Iterator[MessageId]:

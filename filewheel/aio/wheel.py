@@ -396,6 +396,7 @@ class AsyncWheel:
 
     # -- look ------------------------------------------------------------------------------------------------
 
+    purge = _reads(Wheel.purge)
     get = _reads(Wheel.get)
     peek = _reads(Wheel.peek)
     next_due = _reads(Wheel.next_due)

@@ -27,7 +27,7 @@ from filewheel.format import layout
 _NOTE_BYTES = 512
 _TRIES = 1000
 _PAUSE_S = 0.001
-_DOES = {"tidy": "is tidying up", "repair": "is repairing", "backup": "is replicating to it"}
+_DOES = {"tidy": "is tidying up", "purge": "is purging", "repair": "is repairing", "backup": "is replicating to it"}
 
 
 class KeeperLock:

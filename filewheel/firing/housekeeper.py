@@ -11,7 +11,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 from filewheel.disk.checkpoint import Checkpoint
@@ -19,6 +19,7 @@ from filewheel.disk.threads import started
 from filewheel.env import Event
 from filewheel.errors import FULL, Damaged, DiskError, FilewheelError, disk_error
 from filewheel.firing.old_dead import OldDead
+from filewheel.firing.purge import requests, take_out
 from filewheel.firing.reserve import Reserve
 from filewheel.keys.index import Keys
 from filewheel.keys.upkeep import Upkeep
@@ -65,8 +66,12 @@ class Housekeeper:
         on_failure: Callable[[FilewheelError], None],
         check: Callable[[], None],
         look: Callable[[], None] = lambda: None,
+        publish: Callable[[], None] = lambda: None,
     ) -> None:
-        """`check` raises if another process may deal. `look` is called in its thread, first and after each step."""
+        """`check` raises if another process may deal. `look` is called in its thread, first and after each step.
+
+        `publish` writes the ends of runs so far to the history, for a purge.
+        """
         self._store = store
         self._keys = Upkeep(keys)
         self._finished = finished
@@ -76,6 +81,8 @@ class Housekeeper:
         self._on_failure = on_failure
         self._check = check
         self._look = look
+        self._publish = publish
+        self._purging: Iterator[bool] | None = None
         self._thread: threading.Thread | None = None
         self._wake = Event()
         self._stopping = False
@@ -160,6 +167,27 @@ class Housekeeper:
                 self.old_dead.step(now)
             if now >= self._retry_us and self._deal_is_due(now):
                 self._deal(now)
+            if now >= self._retry_us:
+                self._purge(now)
+
+    def _purge(self, now: int) -> None:
+        """Do a part of what purges ask for."""
+        if self._purging is None and requests(self._store.dir):
+            self._purging = take_out(
+                self._store, self._keys, spread=True, finished=self._finished, publish=self._publish
+            )
+        if self._purging is None:
+            return
+        try:
+            if next(self._purging, False):
+                self._behind = True
+            else:
+                self._purging = None
+        except (OSError, DiskError) as exc:
+            if exc.errno not in FULL:
+                raise
+            self._purging, self._retry_us = None, now + RETRY_US
+            log.warning("%s: no space to take out what has ended: %s", self._store.dir.path, exc)
 
     def idle_us(self) -> int | None:
         """Return after how many microseconds `step` may have work; None: not before something is written."""

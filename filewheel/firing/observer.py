@@ -76,7 +76,7 @@ class Observer:
         self._try(lambda: self._killer.look(self.worker))
         now = self._clock.steady_us()
         if now >= self._due_us:
-            self._try(self.publish)
+            self.publish()
             took = self._clock.steady_us() - now
             self._due_us = now + max(INTERVAL_US, took * _SHARE)
 
@@ -90,7 +90,10 @@ class Observer:
         return 0.0 if turned_us is None else max(0, self._clock.steady_us() - turned_us) / US_PER_S
 
     def publish(self) -> None:
-        """Write the ends so far, and the claimed messages."""
+        """Write the ends so far, and the claimed messages. Raises nothing."""
+        self._try(self._publish)
+
+    def _publish(self) -> None:
         self.history.write(self._begins.times)
         with self._store.lock:
             claims = dict(islice(self._head.claims.items(), _SEEN_MAX))

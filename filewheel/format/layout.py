@@ -13,6 +13,8 @@ No other module makes or parses a name.
       running.json                     the messages that the keeper has claimed; not durable
       history/<n>.jsonl                how the last messages ended; not durable
       kills/<id>-<life>-<nonce>.<word>  requests to end a run, and their answers: empty files
+      kills/<nonce>.purge              a request to take what has ended out of all files: an empty file
+      purged                           another file since the last such work: go on in a new segment
       paused.json  paused.lock         what is paused; made by the first pause, changed under the lock
       journal/<writer>-<n>.log         one writer's enqueues, cancels, acknowledgements
       laps/<lap>-<deal>.lap            a far or long past lap: one file
@@ -63,6 +65,8 @@ KILLS = "kills"
 PAUSED = "paused.json"
 PAUSED_TMP = "paused.json.tmp"
 PAUSED_LOCK = "paused.lock"
+PURGED = "purged"
+PURGED_TMP = "purged.tmp"
 JOURNAL = "journal"
 LAPS = "laps"
 KEYS = "keys"
@@ -107,6 +111,7 @@ _KILL = re.compile(
     r"([0-7][0-9A-HJKMNP-TV-Z]{25})-([0-9a-f]{16})-[0-9a-f]{8}"
     r"\.(cancel|retry|bury|killed|cancelled|ended|waiting|other|thread|program)"
 )
+_PURGE = re.compile(r"[0-9a-f]{8}\.purge")
 _KEY_SPARE = re.compile(r"([0-9a-f]{1,2}|all)\.lock|\.([0-9a-f]{2}|recent)\.tmp")
 
 
@@ -228,6 +233,16 @@ def history(n: int) -> str:
 def kill(id_: str, life: bytes, nonce: bytes) -> str:
     """Name a request to the keeper of this life to end a run, without the word at its end."""
     return f"{KILLS}/{id_}-{life.hex()}-{nonce.hex()}"
+
+
+def purge(nonce: bytes) -> str:
+    """Name a request to take what has ended out of all files."""
+    return f"{KILLS}/{nonce.hex()}.purge"
+
+
+def is_purge(last: str) -> bool:
+    """Return whether this is the last part of the name of such a request."""
+    return _PURGE.fullmatch(last) is not None
 
 
 def parse_kill(last: str) -> tuple[str, bytes, str] | None:

@@ -18,7 +18,8 @@ from typing import Literal
 from filewheel.disk.begun import Marks
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.directory import Directory
-from filewheel.errors import DiskError, FilewheelError, partly_done, unconfirmed
+from filewheel.errors import DiskError, FilewheelError, disk_errors, partly_done, unconfirmed
+from filewheel.format import layout
 from filewheel.format.frame import body_of, portions
 from filewheel.format.ids import Ids
 from filewheel.format.record import ID, PUT_PREFIX, RESCHEDULED, pack_drop
@@ -70,6 +71,8 @@ class Journal:
         self.fence: Fence | None = None
         """Checks the roster for this journal, with its lock held; None for a journal without mirrors."""
         self._looked_us = _NEVER_US
+        self._purged: tuple[int, int, int] | None = None
+        """The file `purged` when the present segment was begun, or before."""
 
     @property
     def writer(self) -> str:
@@ -97,12 +100,19 @@ class Journal:
     # -- the set ---------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Check the roster, and write for the set in it from the next frame on. Cost: one stat.
+        """Check the roster, and write for the set in it from the next frame on. Cost: two stats.
+
+        After a purge it goes on in a new segment, so that the keeper can remove the old one, with what has ended in it.
 
         Raises Fenced, Damaged or DiskError when nothing may be written.
         """
         with self.appender.one_call():
             self._look(self.appender.written)
+        with disk_errors(self._dir.path):
+            purged = self._dir.disk.identity(layout.PURGED)
+        if purged != self._purged:
+            self._purged = purged
+            self.rotate()  # mutant: purge-unheeded
 
     def _look(self, ticket: int) -> None:
         fence, now_us = self.fence, self._clock.steady_us()

@@ -75,10 +75,12 @@ class Upkeep:
         newest = {e.hash: e.id for e in found}
         asked = {e.id for e in found if due_of(e.id) <= now_us or newest[e.hash] != e.id}
         gone = asked - self._keys.pending(asked)  # mutant: key-compacted-blindly
-        # If a power cut undid a drop, its message would be pending and not listed.
-        self._dir.disk.sync_all()  # mutant: key-compacted-unsynced
         name, aside = layout.key_file(bucket), layout.key_tmp(bucket)
         data = _packed(self._keys, bucket, dict.fromkeys((e.hash, e.id) for e in found if e.id not in gone))
+        if data == self._keys.read(bucket):
+            return
+        # If a power cut undid a drop, its message would be pending and not listed.
+        self._dir.disk.sync_all()  # mutant: key-compacted-unsynced
         write_aside(self._dir.disk, aside, data)  # mutant: key-compacted-unflushed
         put_in_place(self._dir.disk, aside, name)
         self._left[bucket] = len(data)

@@ -74,6 +74,7 @@ class Deal:
         spread: bool,
         finished: Finished | None = None,
         is_short: bool = False,
+        anew: Set[str] = frozenset(),
         chunk_bytes: int = CHUNK_BYTES,
         chunk_records: int = CHUNK_RECORDS,
     ) -> None:
@@ -81,6 +82,7 @@ class Deal:
 
         With `is_short` room is short: the deal must fit into what is free, and free at least what it takes. It leaves
         out what is dropped above the cut too. With `chunk_bytes` 0 it covers nothing, and removes what is finished.
+        The files in `anew` are dealt anew, by name, if they can be read whole.
         """
         self._store = store
         self._dir = store.dir
@@ -88,6 +90,7 @@ class Deal:
         self._spread = spread
         self._finished = finished
         self._is_short = is_short
+        self._anew = anew
         self._chunk_bytes = chunk_bytes
         self._chunk_records = chunk_records
         self._added = Additions(self._dir)
@@ -239,7 +242,9 @@ class Deal:
                     continue
                 if covered.others or (is_lap and key in near):
                     yield files
-                elif left > 0 and is_worn(covered) and (not self._is_short or not covered.live):
+                elif files[-1].name in self._anew or (
+                    left > 0 and is_worn(covered) and (not self._is_short or not covered.live)
+                ):
                     left -= covered.end
                     if self._is_whole(files[-1]):  # mutant: anew-damaged
                         yield files

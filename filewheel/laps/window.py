@@ -60,14 +60,17 @@ def read_file(directory: Directory, handles: Handles, file: File, start: int) ->
     disk = directory.disk
     try:
         fd = handles.get(file.name)
-    except (FileNotFoundError, ForeignFile):
+        if disk.size(fd) + 7 < file.end:
+            yield None
+            return
+        for item in scan(disk, fd, start, file.end, directory.seed(file.name)):
+            yield item if isinstance(item, Frame) else None
+    except FileNotFoundError:
         yield None
-        return
-    if disk.size(fd) + 7 < file.end:
+    except OSError as exc:
+        if not is_unreadable(exc):
+            raise
         yield None
-        return
-    for item in scan(disk, fd, start, file.end, directory.seed(file.name)):
-        yield item if isinstance(item, Frame) else None
 
 
 @dataclass(frozen=True)

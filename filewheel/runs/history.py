@@ -19,7 +19,7 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -338,6 +338,31 @@ def read_history(directory: Directory) -> Iterator[Ended]:
                     yield ended
     except OSError as exc:
         raise disk_error(exc, directory.place(layout.HISTORY)) from exc
+
+
+def remove_ends(directory: Directory, is_meant: Callable[[Ended], bool]) -> int:
+    """Remove the ends that are meant, and every line that cannot be read; return how many ends.
+
+    A keeper may append meanwhile: an end that it writes in this moment may be left out. Raises OSError.
+    """
+    disk, count = directory.disk, 0
+    for number in _numbers(disk) or []:
+        try:
+            fd = disk.open(layout.history(number), "r+")
+        except (FileNotFoundError, ForeignFile):
+            continue
+        try:
+            lines = disk.pread(fd, disk.size(fd), 0).splitlines(keepends=True)
+            ends = [read_line(line) for line in lines]
+            meant = [ended is None or is_meant(ended) for ended in ends]
+            if any(meant):
+                # Nothing depends on this file; a crash in between leaves a torn line, which a reader passes over.
+                disk.truncate(fd, 0)
+                disk.pwrite(fd, b"".join(line for line, goes in zip(lines, meant, strict=True) if not goes), 0)
+            count += sum(goes and ended is not None for goes, ended in zip(meant, ends, strict=True))
+        finally:
+            disk.close(fd)
+    return count
 
 
 def _read_file(disk: Disk, number: int) -> bytes:

@@ -291,6 +291,44 @@ def anew_while_it_fires(s: Stage) -> None:
     s.deal()
 
 
+@script
+def purged(s: Stage) -> None:
+    """Messages have ended in every way, and some wait: a purge leaves those alone, and nothing of the others."""
+    far = [s.put("A", 400 + n) for n in range(4)]
+    many = [s.put("A", 200 + n) for n in range(6)]
+    s.deal()
+    s.put("A", 0)
+    s.put("A", 0.5)
+    s.cancel("B", many[1])  # too few for a deal by itself
+    s.cancel("B", far[0])
+    s.cancel("B", far[2])
+    s.move("B", far[3], 500)
+    s.wait(1)
+    s.claim(2)
+    s.ack(durable=True)
+    s.nack(delay=70)
+    s.cancel("B", s.put("A", 401.5))
+    s.close("A")
+    s.close("B")
+    s.purge()
+    s.put("A", 402)
+    s.close("A")
+    s.purge()
+
+
+@script
+def purged_beside_a_writer(s: Stage) -> None:
+    """A producer lives: it goes on in a new segment after the mark, and what it wrote meanwhile is not lost."""
+    ids = [s.put("A", 400 + n) for n in range(3)]
+    s.cancel("A", ids[0])
+    s.when("open", "^laps/", lambda: s.put("A", 200))
+    s.purge(beside=True)
+    s.wait(1)
+    s.put("A", 300)
+    s.deal()
+    s.deal()
+
+
 def journal_of(s: Stage, who: str) -> str:
     """Return a pattern for the names of a producer's segments."""
     journal = s.wheel(who)._journal

@@ -40,8 +40,8 @@ class ProcessDisk:
     def _enter(self, kind: str, name: str) -> None:
         if not self.alive:
             raise Killed
-        if name == layout.PAUSED and name not in self.machine.root.entries:
-            return  # nothing was ever paused: a look may come before or after what another does
+        if name in (layout.PAUSED, layout.PURGED) and name not in self.machine.root.entries:
+            return  # nothing was ever paused or purged: a look may come before or after what another does
         if self.machine.before_op is not None:
             self.machine.before_op(kind, name)
             if not self.alive:

@@ -8,25 +8,44 @@ Invariant: whatever returns to an act is told to the oracle before the audience 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from filewheel.disk.disk import SYSTEM
+from filewheel.disk.replace import replace_file
 from filewheel.errors import NotFound
+from filewheel.firing.purge import take_out
+from filewheel.format import layout
 from filewheel.keeper import Keeper
 from filewheel.laps.deal import Deal
 from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, MessageId
 from filewheel.wheel import Wheel
 from tests.model.crashes import crash_at_random
-from tests.model.machine import Machine
+from tests.model.history import pending_of
+from tests.model.machine import Dir, Machine
 from tests.model.oracle import Oracle, Told
 from tests.model.process import ProcessDisk
 from tests.model.world import ModelClock, exact, make_wheel
 
 Act = Callable[[], object]
+
+
+def _names(directory: Dir, above: str = "") -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the bytes of each file that is in a directory now."""
+    for name, target in directory.entries.items():
+        if isinstance(target, Dir):
+            yield from _names(target, f"{above}{name}/")
+        else:
+            yield above + name, bytes(target.data)
+
+
+def _holds(data: bytes, payload: bytes) -> bool:
+    """Return whether some bytes hold a packed payload: its length stands before it."""
+    return b"\xc4" + bytes([len(payload)]) + payload in data
 
 
 class Stage:
@@ -242,6 +261,26 @@ class Stage:
                     raise
         else:
             Deal(keeper._store, spread=spread, finished=done).run()
+
+    def purge(self, *, beside: bool = False) -> None:
+        """Take out what has ended, as a keeper that is asked; of what was acknowledged or cancelled nothing is left.
+
+        Producers have closed, unless `beside` one: it has a segment that only it may end, so nothing is looked for.
+        """
+        ended = [] if beside else [self.oracle.of(id_).payload for id_ in self.oracle.cancelled | self.oracle.ending]
+        disk = ProcessDisk(self.machine)
+        replace_file(disk, layout.PURGED, layout.PURGED_TMP, b"", flush=False)
+        with contextlib.suppress(FileExistsError):
+            disk.mkdir(layout.KILLS)
+        disk.close(disk.open(layout.purge(b"asks"), "x"))
+        housekeeper = self.keep()._housekeeper
+        for _ in take_out(housekeeper._store, housekeeper._keys, spread=True, finished=housekeeper._finished):
+            pass
+        self.oracle.flushed()
+        names = [*_names(self.machine.root)]
+        for payload in ended:
+            if all(p != payload for p, _ in pending_of(self.keep()).values()):
+                self.oracle.violations += [f"{payload!r} is in {n}" for n, data in names if _holds(data, payload)]
 
     def look(self) -> None:
         """Let the housekeeper do what it does a few times a second."""

@@ -145,6 +145,10 @@ MUTANTS: list[Mutant] = [
       "tests/laps/test_deal_anew.py::test_without_a_checkpoint_all_files_of_a_lap_count_and_the_next_deal_makes_one_of_them"),
     m("format-kept", "X6", NEVER, "a wheel of an older format gets the present number before new names are in it",
       "tests/laps/test_deal_anew.py::test_the_first_deal_in_a_wheel_of_format_1_raises_the_number_before_anything_has_a_new_name"),
+    m("purge-keeps-laps", "X7", [DROP, DROP], "a purge deals every file anew that has a drop",
+      "play purged"),
+    m("purge-unheeded", "X7", DROP, "a producer goes on in a new segment after a purge",
+      "tests/firing/test_purge.py::test_a_program_that_writes_leaves_its_journal_and_one_that_rests_is_named"),
     m("two-homes", "D5", DROP, "a drop goes to the file that has its put: a lap keeps its slots when it is past",
       "word 22378 @1"),
     # -- the checkpoint --------------------------------------------------------------------------------------

@@ -1,0 +1,402 @@
+"""`purge`: what was cancelled or acknowledged is out of every file of a wheel here when it returns.
+
+Only the holder of keeper.lock changes laps and keys. So a purge makes a request, an empty file in `kills/`. The holder
+deals the journals as far as they are written, deals each lap and slot file with something that has ended anew, compacts
+the index of keys, and removes the request: ordinary deals, one in each of its steps, so firing goes on and a crash
+anywhere loses nothing. If nobody holds the lock, the asker takes it and does the same. A producer has a segment that
+only it may end. It looks five times a second while it writes whether `purged` is another file, and then goes on in a
+new segment. The history and the quarantine need no lock: the asker cleans them.
+Invariant: nothing that is pending is removed, and each place here that may still hold a message which had ended when
+the call began is named, with the way to reach it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from filewheel.checks import check_flag, check_items, check_number
+from filewheel.disk.directory import Directory
+from filewheel.disk.disk import NO_DIRECTORY, ForeignFile, is_unreadable
+from filewheel.disk.keeper_lock import KeeperLock, holder
+from filewheel.disk.replace import replace_file
+from filewheel.errors import BadArgument, Damaged, Locked, disk_errors
+from filewheel.format import layout
+from filewheel.format.frame import Frame, scan
+from filewheel.format.limits import check_key, check_topic, matches
+from filewheel.format.record import ID, readable_records, unpack_put
+from filewheel.journal.tail import Handles
+from filewheel.journal.walk import Part, list_segments, read_part
+from filewheel.keys.index import Keys
+from filewheel.keys.upkeep import Upkeep, unreadable_keys
+from filewheel.laps.deal import ANEW_BYTES, Deal, Finished
+from filewheel.laps.slot import File, covered_of, files_of
+from filewheel.laps.store import Store
+from filewheel.laps.window import read_file
+from filewheel.lookup.finder import Finder
+from filewheel.lookup.snapshot import Snapshot
+from filewheel.message import ID_END, MessageId
+from filewheel.roster.roster import read_roster
+from filewheel.runs.history import remove_ends
+from filewheel.runs.run import Ended
+from filewheel.runs.running import remove_running
+
+TIMEOUT_S = 10.0
+NONCE_BYTES = 4
+_PAUSE_S = 0.02
+_AT_ONCE = 20_000
+"""How many puts of a journal are looked up together."""
+_FILES_AT_ONCE = 500
+"""How many lap and slot files the holder looks at in one step."""
+_EVER_US = 1 << 62
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """A place that may still hold an ended message."""
+
+    place: str
+    what: str
+    """Why it could not be reached."""
+    hint: str
+    """How to reach it."""
+
+
+@dataclass(frozen=True)
+class Purged:
+    """The result of a purge. True when every place was reached."""
+
+    history: int = 0
+    """Ends of runs that were removed from the history."""
+    quarantine: int = 0
+    """Items that were removed from quarantine."""
+    unreached: tuple[Unreached, ...] = ()
+
+    def __bool__(self) -> bool:
+        return not self.unreached
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The messages that are meant: all, or those with one of these ids, this topic (or glob), or this key."""
+
+    ids: frozenset[bytes] = frozenset()
+    topic: str | None = None
+    key: str | None = None
+
+    @classmethod
+    def of(cls, ids: Iterable[MessageId | str | bytes], topic: str | None, key: str | None) -> Choice:
+        """Return a checked choice. Raises BadArgument."""
+        wanted = frozenset(bytes(MessageId.parse(i)) for i in check_items("ids", ids))
+        if topic is not None:
+            check_topic(topic)
+        if key is not None:
+            check_key(key)
+        if sum((bool(wanted), topic is not None, key is not None)) > 1:
+            raise BadArgument("a purge takes ids, a topic or a key, one of them", hint="call it once for each")
+        return cls(wanted, topic, key)
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every message is meant."""
+        return not self.ids and self.topic is None and self.key is None
+
+    def _has(self, ids: Iterable[bytes | None], topic: str, key: str | None) -> bool:
+        return (
+            self.is_all
+            or not self.ids.isdisjoint(i for i in ids if i is not None)
+            or (self.topic is not None and matches(topic, self.topic))
+            or (self.key is not None and key == self.key)
+        )
+
+    def has_put(self, put: bytes) -> bool:
+        """Return whether the message of a packed put is meant, by its id or its first one, its topic or its key."""
+        if self.is_all or put[ID] in self.ids:
+            return True
+        try:
+            message = unpack_put(put)
+        except Damaged:
+            return False
+        return self._has([message.root], message.topic, message.key)
+
+    def has_end(self, ended: Ended) -> bool:
+        """Return whether a line of the history is of such a message."""
+        return self._has([ended.id, ended.first_id], ended.topic, ended.key)
+
+
+# -- the holder of keeper.lock ---------------------------------------------------------------------------------
+
+
+def take_out(
+    store: Store,
+    keys: Upkeep,
+    *,
+    spread: bool = False,
+    finished: Finished | None = None,
+    publish: Callable[[], None] = lambda: None,
+) -> Iterator[bool]:
+    """Do what the requests of now ask for, and remove them. Yields True after each part; ends at once without any.
+
+    `spread` and `finished` are those of the deals, `publish` writes the ends of runs to the history. When the requests
+    go, no file but the segments in use has a put that had ended before, unless it cannot be read whole or is missing.
+    Cost: reads the headers in each lap and slot file. Raises OSError, DiskError; the requests stay then.
+    """
+    directory = store.dir
+    asked = requests(directory)
+    if not asked:
+        return
+
+    def deal(anew: Iterable[str] = ()) -> None:
+        Deal(store, spread=spread, finished=finished, anew=frozenset(anew)).run()
+
+    with store.lock:
+        upto = store.cut()
+    while left := {w: t.covered for w, p in upto.items() if (t := store.tails.get(w)) is not None and t.covered < p}:
+        deal()
+        if all(w in store.tails and store.tails[w].covered == covered for w, covered in left.items()):
+            return  # something holds it up: the request stays, and its asker tells that
+        yield True
+    worn: dict[str, int] = {}
+    with contextlib.closing(Handles(directory, limit=1)) as handles:
+        for n, file in enumerate(list(files_of(directory.settings, store.checkpoint)), 1):
+            if has_ended(directory, handles, file):
+                worn[file.name] = file.end
+            if sum(worn.values()) >= ANEW_BYTES:
+                deal(worn)  # mutant: purge-keeps-laps
+                worn = {}
+                yield True
+            elif n % _FILES_AT_ONCE == 0:
+                yield True
+    deal(worn)  # mutant: purge-keeps-laps.2
+    yield True
+    keys.tidy(_EVER_US, ())  # takes in the entries of a file of filewheel 0.2
+    for bucket in range(layout.KEY_BUCKETS):
+        # A message in a missing file is not pending now, and may be again.
+        if not store.missing and directory.disk.identity(layout.key_file(bucket)) is not None:
+            with contextlib.suppress(Damaged):  # the asker names a file that cannot be read
+                keys.compact(bucket, _EVER_US)
+            yield True
+    publish()
+    deal()  # now the checkpoint before names nothing that is gone
+    _forget(directory, asked)
+
+
+def has_ended(directory: Directory, handles: Handles, file: File) -> bool:
+    """Return whether a file may have bytes of messages that have ended. Cost: the headers of its frames.
+
+    It may if it has drops, but for those that its own deal kept for messages which may be put twice; if a part of it
+    cannot be read; and if it has bytes of a deal that was cut off. A missing file has none.
+    """
+    try:
+        fd = handles.get(file.name)
+        size = directory.disk.size(fd)
+        frames = scan(directory.disk, fd, 0, min(file.end, size), directory.seed(file.name), headers=True)
+        return size > file.end or any(
+            not isinstance(item, Frame) or (item.drops > 0 and item.number > file.made) for item in frames
+        )
+    except FileNotFoundError:
+        return False
+    except OSError as exc:
+        if not is_unreadable(exc):
+            raise
+        return True
+
+
+def requests(directory: Directory) -> list[str]:
+    """Return the requests that wait. Cost: a listing. Raises OSError."""
+    try:
+        found = directory.disk.listdir(layout.KILLS)
+    except NO_DIRECTORY:
+        return []
+    return [f"{layout.KILLS}/{last}" for last in found if layout.is_purge(last)]
+
+
+def _forget(directory: Directory, asked: Iterable[str]) -> None:
+    """Remove requests, which answers them."""
+    for name in asked:
+        with contextlib.suppress(FileNotFoundError):  # it was withdrawn
+            directory.disk.unlink(name)
+
+
+# -- the asker -------------------------------------------------------------------------------------------------
+
+
+def purge(directory: Directory, choice: Choice, *, quarantine: bool, timeout_s: float) -> Purged:
+    """Take what has ended out of the files; return what was done, and what is left. Raises as Wheel.purge."""
+    check_flag("quarantine", quarantine)
+    timeout_s = check_number("timeout_s", timeout_s, least=0)
+    with disk_errors(directory.path):
+        return _Purge(directory, choice, timeout_s).run(quarantine=quarantine)
+
+
+@dataclass
+class _Purge:
+    """One call."""
+
+    dir: Directory
+    choice: Choice
+    timeout_s: float
+    unreached: list[Unreached] = field(default_factory=list)
+
+    def run(self, *, quarantine: bool) -> Purged:
+        replace_file(self.dir.disk, layout.PURGED, layout.PURGED_TMP, b"", flush=False)
+        segments = self._ended_segments()
+        is_done = self._ask()
+        if in_use := [name for name in segments if self._is_in_use(name)]:
+            self._wait(lambda: not any(map(self._is_in_use, in_use)))
+            is_done = self._ask()
+        ends = remove_ends(self.dir, self.choice.has_end)
+        items = self._clean_quarantine() if quarantine else 0
+        who = holder(self.dir, "keeper", "backup", "tidy", "repair", "promote", "rejoin")
+        if who is None:
+            remove_running(self.dir)
+        if not is_done:
+            what = f"{who or 'another program'} has the wheel, and did not take out what has ended in time"
+            self._name(f"{layout.JOURNAL}, {layout.LAPS}, {layout.KEYS}", what, "purge again, or with more --timeout")
+        self._look_at_segments(segments)
+        self._look_at_laps()
+        self._look_at_pending()
+        self._look_at_the_rest()
+        return Purged(ends, items, tuple(self.unreached))
+
+    def _wait(self, is_so: Callable[[], bool]) -> bool:
+        """Wait until something is so; return whether it was in time."""
+        left_s = self.timeout_s
+        while not is_so():
+            if left_s <= 0:
+                return False
+            left_s -= _PAUSE_S
+            self.dir.disk.wait_hint(None, _PAUSE_S)
+        return True
+
+    def _ask(self) -> bool:
+        """Have the holder of keeper.lock take out what has ended, or do it; return whether it was done in time."""
+        disk = self.dir.disk
+        name = layout.purge(self.dir.env.entropy(NONCE_BYTES))
+        with contextlib.suppress(FileExistsError):
+            disk.mkdir(layout.KILLS)
+        disk.close(disk.open(name, "x"))
+        try:
+            return self._wait(lambda: disk.identity(name) is None or self._do_it())
+        finally:
+            _forget(self.dir, [name])
+
+    def _do_it(self) -> bool:
+        """Do the holder's part, if nobody holds keeper.lock; return whether all requests were done."""
+        lock = KeeperLock(self.dir)
+        try:
+            lock.take("purge", wait=False)
+            with contextlib.closing(Store(self.dir)) as store:
+                store.recover()
+                for _ in take_out(store, Upkeep(Keys(self.dir))):
+                    pass
+            return not requests(self.dir)
+        except Locked:
+            return False
+        finally:
+            lock.release()
+
+    def _clean_quarantine(self) -> int:
+        """Remove all items with bytes, and their notes; return how many."""
+        items = self._quarantined()
+        for item in items:
+            for name in (item, f"{item.removesuffix('.bin')}.json"):
+                with contextlib.suppress(FileNotFoundError):
+                    self.dir.disk.unlink(name)
+        return len(items)
+
+    def _quarantined(self) -> list[str]:
+        try:
+            names = sorted(self.dir.disk.listdir(layout.QUARANTINE))
+        except NO_DIRECTORY:
+            return []
+        return [f"{layout.QUARANTINE}/{last}" for last in names if not last.endswith(".json")]
+
+    # -- journals --------------------------------------------------------------------------------------------
+
+    def _ended_segments(self) -> list[str]:
+        """Return the segments with messages that have ended and are meant. Cost: reads all journals."""
+        finder, found = Finder(self.dir), []
+        for writer, numbers in list_segments(self.dir).items():
+            for part in [Part(writer, n) for n in sorted(numbers)]:
+                try:
+                    fd = self.dir.disk.open(part.name, "r")
+                except (FileNotFoundError, ForeignFile):
+                    continue
+                try:
+                    ids = (put[ID] for put in self._puts(fd, part))
+                    while some := set(islice(ids, _AT_ONCE)):
+                        if some - finder.pending(some):
+                            found.append(part.name)
+                            break
+                finally:
+                    self.dir.disk.close(fd)
+        return found
+
+    def _puts(self, fd: int, part: Part) -> Iterator[bytes]:
+        """Yield the puts in a segment that are meant."""
+        for item in read_part(self.dir, fd, part):
+            if isinstance(item, Frame) and item.puts:
+                yield from filter(self.choice.has_put, readable_records(item)[0])
+
+    def _is_in_use(self, name: str) -> bool:
+        """Return whether a program writes to a segment."""
+        try:
+            fd = self.dir.disk.open(name, "r")
+        except FileNotFoundError:
+            return False
+        try:
+            return not self.dir.disk.is_free(fd)
+        finally:
+            self.dir.disk.close(fd)
+
+    # -- what is left ----------------------------------------------------------------------------------------
+
+    def _name(self, place: str, what: str, hint: str) -> None:
+        self.unreached.append(Unreached(place, what, hint))
+
+    def _look_at_segments(self, segments: list[str]) -> None:
+        for name in segments:
+            if self._is_in_use(name):
+                hint = f"let it write, close the wheel or end (`fuser -v {self.dir.place(name)}`); purge again"
+                self._name(name, "a program that runs has it in use", hint)
+            elif self.dir.disk.identity(name) is not None:
+                self._name(name, "it is not dealt yet", "purge again")
+
+    def _look_at_laps(self) -> None:
+        with contextlib.closing(Handles(self.dir, limit=1)) as handles:
+            for file in files_of(self.dir.settings, self.dir.checkpoint()):
+                is_missing = self.dir.disk.identity(file.name) is None
+                is_bad = is_missing or (
+                    has_ended(self.dir, handles, file) and None in read_file(self.dir, handles, file, 0)
+                )
+                # Unless it was removed meanwhile.
+                if is_bad and covered_of(self.dir.settings, self.dir.checkpoint(), file.name) is not None:
+                    what = "the file is missing" if is_missing else "it cannot be read whole"
+                    self._name(file.name, what, "`filewheel repair`, or put the file back as it was; purge again")
+
+    def _look_at_pending(self) -> None:
+        """Name the messages that are meant and wait, which no purge takes out. Cost: reads all that waits."""
+        if self.choice.is_all:
+            return
+        with Snapshot(self.dir) as snapshot:
+            waiting = filter(self.choice.has_put, snapshot.puts(hi=ID_END))
+            first, more = next(waiting, None), sum(1 for _ in waiting)
+        if first is not None:
+            others = f", and {more:,} more do" if more else ""
+            hint = "cancel it, or drop it if it is a dead letter; purge again"
+            self._name(str(MessageId(first[ID])), f"it waits{others}: only what has ended is taken out", hint)
+
+    def _look_at_the_rest(self) -> None:
+        for name, what in unreadable_keys(self.dir):
+            self._name(name, f"it cannot be read: {what}", "`filewheel repair`; purge again")
+        for name in self._quarantined():
+            hint = "look at it; `filewheel purge --quarantine` removes all such bytes"
+            self._name(name, "bytes that could not be read, perhaps of a message that has ended", hint)
+        roster = read_roster(self.dir.disk, self.dir.path)
+        for member in roster.members if roster is not None else ():
+            self._name(
+                member.path, "a backup has files of its own", f"when it follows: `filewheel -C {member.path} purge`"
+            )
