@@ -14,10 +14,10 @@
     │   ├── WheelFull                        no space, or over quota
     │   └── ReadOnly                         file system or permissions forbid writing
     ├── Poisoned                             a flush failed earlier; this handle is finished
-    ├── Closed                               used after close
+    ├── Closed (also a RuntimeError)         used after close
     ├── Forked                               used in a child of the process that opened it
     ├── Reentered                            called by a signal handler during another call
-    ├── OtherLoop                            used in an event loop that did not open it
+    ├── OtherLoop (also a RuntimeError)      used in an event loop that did not open it, or in none
     ├── NotFound                             no pending message has this id, or this key
     ├── CallFailed                           the call whose result was asked for has failed for good
     ├── ResultTimeout                        a call has not ended in time
@@ -198,7 +198,7 @@ class Poisoned(FilewheelError):
     kind = "poisoned"
 
 
-class Closed(FilewheelError):
+class Closed(FilewheelError, RuntimeError):
     """The handle was closed."""
 
     kind = "closed"
@@ -216,8 +216,8 @@ class Reentered(FilewheelError):
     kind = "reentered"
 
 
-class OtherLoop(FilewheelError):
-    """The handle was opened in another event loop."""
+class OtherLoop(FilewheelError, RuntimeError):
+    """The handle was opened in another event loop, or no loop runs here."""
 
     kind = "other-loop"
 

@@ -19,6 +19,7 @@
 #define NO_LEVEL 255
 #define NEVER ((int64_t)1 << 59) /* a due further away waits there */
 #define MOVES 256                /* moved between two looks at the clock */
+#define LATE_S 2.0               /* a driver that is so late was interrupted */
 
 typedef struct Links {
     struct Links *before, *after;
@@ -41,8 +42,8 @@ struct Wheel {
     PyObject_HEAD
     PyObject *clock, *loop, *is_closed; /* is_closed: NULL for a loop that has asyncio's `_closed` */
     unsigned long thread;
-    double tick_s, origin;
-    int64_t hand, wake, round; /* as in timeouts.py */
+    double tick_s, origin, late;
+    int64_t hand, wake, round; /* as in timeouts.py, and so is `late` */
     Py_ssize_t pending;
     int is_steady;
     uint64_t used[LEVELS];
@@ -270,13 +271,16 @@ static PyObject *start(Wheel *self, double now, double when, PyObject *const *ar
     self->pending++;
     Py_INCREF(one); /* the wheel's */
     PyObject_GC_Track((PyObject *)one);
-    if (empty_at < self->wake) {
-        double at = when <= now ? now : self->origin + (double)empty_at * self->tick_s;
+    int is_first = empty_at < self->wake;
+    if (is_first || now > self->late) {
+        double at = is_first && when > now ? self->origin + (double)empty_at * self->tick_s : now, late = self->late;
         int64_t was = self->wake;
-        self->wake = empty_at;
+        if (is_first)
+            self->wake = empty_at;
+        self->late = at + LATE_S;
         PyObject *done = PyObject_CallMethod((PyObject *)self, "_wake", "d", at);
         if (done == NULL) {
-            self->wake = was;
+            self->wake = was, self->late = late;
             if (one->wheel == self) {
                 remove_from(self, one);
                 one->state = CANCELLED;
@@ -315,7 +319,10 @@ static PyObject *call(
     if (nargs < 2)
         return PyErr_Format(PyExc_TypeError, "needs %s and a callback", name);
     double when = PyFloat_AsDouble(args[0]);
-    if ((when == -1.0 && PyErr_Occurred()) || !isfinite(when))
+    if (when == -1.0 && PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_TypeError) &&
+        !PyErr_ExceptionMatches(PyExc_ValueError) && !PyErr_ExceptionMatches(PyExc_OverflowError))
+        return NULL;
+    if ((when == -1.0 && PyErr_Occurred()) || isnan(when))
         return refuse(self, name, args[0]);
     if (!PyCallable_Check(args[1]) || hands_back(args[1]))
         return refuse(self, "callback", args[1]);
@@ -460,6 +467,7 @@ static PyObject *turn(Wheel *self, PyObject *budget)
     double until = now + budget_s;
     self->thread = PyThread_get_thread_ident(); /* here runs the loop */
     self->wake = -1; /* until `_next`: the driver looks itself */
+    self->late = until + LATE_S;
     if (self->round < 0) { /* else the last turn has left some of its round */
         self->round = hand_of(self, now);
         splice(&self->due, &self->soon);
@@ -490,10 +498,12 @@ static PyObject *next_wake(Wheel *self, PyObject *none)
     else {
         int64_t tick = next_slot(self, &level, &slot);
         self->wake = tick < 0 ? NEVER : tick;
-        if (tick < 0)
-            Py_RETURN_NONE;
     }
-    return PyFloat_FromDouble(self->origin + (double)self->wake * self->tick_s);
+    double at = self->origin + (double)self->wake * self->tick_s;
+    self->late = at + LATE_S;
+    if (self->pending == 0)
+        Py_RETURN_NONE;
+    return PyFloat_FromDouble(at);
 }
 
 /* -- the wheel's life ------------------------------------------------------------------------------------------ */
@@ -538,6 +548,7 @@ static PyObject *wheel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     make_empty(&self->due);
     make_empty(&self->moving);
     self->wake = NEVER;
+    self->late = INFINITY;
     self->round = -1;
     return (PyObject *)self;
 }

@@ -24,10 +24,20 @@ NEVER = 1 << 59
 """A due further away waits there."""
 NO_ROUND = -1
 """As `_round`: the last round was called to its end."""
+LATE_S = 2.0
+"""A driver that is so late was interrupted, and a start arms it again."""
 IN_TURN = -1
 """As `_armed`: the driver sets its timer at the end of the turn."""
 _HANDS_BACK = CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR
 """The flags of a function that does nothing when it is called."""
+
+
+def seconds(value: object) -> float:
+    """Return a number as a float; NaN for anything else. Text is no number, though `float` takes it."""
+    try:
+        return math.ldexp(value, 0)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 class LoopTimeout:
@@ -86,10 +96,11 @@ class TimeoutWheel:
         self._origin = clock()
         self._hand = 0
         self._armed = NEVER
+        self._late = math.inf
         self._round = NO_ROUND  # the tick up to which all is called before what came later
         self._pending = 0
         self._ticks: list[int] = []
-        """Those in `_slots`, as a heap."""
+        """Those in `_slots`, and some that were, as a heap."""
         self._slots: dict[int, Timeouts] = {}
         self._soon: Timeouts = {}
         self._due: Timeouts = {}
@@ -136,11 +147,8 @@ class TimeoutWheel:
         raise NotImplementedError
 
     def _check(self, name: str, value: float, callback: object, context: object) -> float:
-        try:
-            number = math.nan if isinstance(value, (str, bytes, bytearray)) else float(value)
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
-        if not math.isfinite(number):
+        number = seconds(value)
+        if math.isnan(number):
             self._refuse(name, value)
         function = callback.__func__ if isinstance(callback, MethodType) else callback
         hands_back = isinstance(function, FunctionType) and function.__code__.co_flags & _HANDS_BACK
@@ -179,18 +187,19 @@ class TimeoutWheel:
         tick = self._hand if when <= now else max(self._tick_of(when), self._hand + 1)
         home = self._soon if when <= now else self._slots.get(tick)
         if home is None:
-            home = self._slots[tick] = {}
             heapq.heappush(self._ticks, tick)
+            home = self._slots[tick] = {}
         home[one] = None
         one._home, one._wheel = home, self
         self._pending += 1
-        was = self._armed
-        if tick < was:
-            self._armed = tick
+        was = self._armed, self._late
+        if tick < self._armed or now > self._late:
+            at = now if when <= now or tick >= self._armed else self._origin + tick * self._tick_s
+            self._armed, self._late = min(tick, self._armed), at + LATE_S
             try:
-                self._wake(now if when <= now else self._origin + tick * self._tick_s)
+                self._wake(at)
             except BaseException:
-                self._armed = was
+                self._armed, self._late = was
                 one.cancel()
                 raise
         return one
@@ -203,8 +212,9 @@ class TimeoutWheel:
 
     def _first(self) -> int | None:
         """Return the first tick that has time-outs."""
-        while self._ticks and not self._slots[self._ticks[0]]:
-            del self._slots[heapq.heappop(self._ticks)]
+        while self._ticks and not self._slots.get(self._ticks[0]):
+            self._slots.pop(self._ticks[0], None)
+            heapq.heappop(self._ticks)
         return self._ticks[0] if self._ticks else None
 
     def _turn(self, budget_s: float, /) -> None:
@@ -217,28 +227,26 @@ class TimeoutWheel:
         now = self._clock()
         until = now + budget_s
         self._thread = get_ident()
-        self._armed = IN_TURN
+        self._armed, self._late = IN_TURN, until + LATE_S
         if self._round == NO_ROUND:
             self._round = self._hand_of(now)
-            soon, self._soon = self._soon, {}
-            self._take(soon)
-        while True:
-            if self._due:
+            self._due, self._soon = self._soon, {}
+        while True:  # Ctrl-C between any two of these lines loses nothing
+            if self._order:
                 one = self._order.pop()
                 if one in self._due:
                     self._expire(one)
+            elif self._due:
+                self._order = list(reversed(self._due))
             elif (tick := self._first()) is not None and tick <= self._round:
-                self._hand = heapq.heappop(self._ticks)
-                self._take(self._slots.pop(tick))
+                self._hand = tick
+                self._due = self._slots[tick]
             else:
                 self._hand = max(self._hand, self._round)
                 self._round = NO_ROUND
                 return
             if self._clock() >= until:
                 return
-
-    def _take(self, home: Timeouts) -> None:
-        self._due, self._order = home, list(reversed(home))
 
     def _expire(self, one: LoopTimeout) -> None:
         self._remove(one)
@@ -261,14 +269,17 @@ class TimeoutWheel:
         """Return the time of the next `_turn`: one that has passed if there is work left, None if there is nothing."""
         tick = self._hand if self._soon or self._due else self._first()
         self._armed = NEVER if tick is None else tick
-        return None if tick is None else self._origin + tick * self._tick_s
+        at = self._origin + self._armed * self._tick_s
+        self._late = at + LATE_S
+        return None if tick is None else at
 
     def _clear(self) -> None:
         """Cancel all."""
-        for one in [one for home in (self._soon, self._due, *self._slots.values()) for one in home]:
-            self._remove(one)
-            one._state, one._args = "cancelled", ()
-            one._callback = one._context = None
+        for home in (self._soon, self._due, *self._slots.values()):
+            for one in list(home):
+                self._remove(one)
+                one._state, one._args = "cancelled", ()
+                one._callback = one._context = None
 
 
 Timeouts = dict[LoopTimeout, None]

@@ -15,8 +15,7 @@ from filewheel.timers.hashed_ordered import HashedOrdered
 from filewheel.timers.hashed_unordered import HashedUnordered
 from filewheel.timers.hashed_wheel_timer import HashedWheelTimer
 from filewheel.timers.hierarchical import Hierarchical
-from filewheel.timers.loop_scope import TimeoutScope
-from filewheel.timers.loop_wheel import LoopWheel
+from filewheel.timers.loop_wheel import LoopWheel, TimeoutScope
 from filewheel.timers.ordered_list import OrderedList
 from filewheel.timers.scheduled_executor import ScheduledExecutor, ScheduledFuture
 from filewheel.timers.scheme import Expire, Scheme, Wheel

@@ -3,27 +3,32 @@
 asyncio keeps its timers in a heap: each start is O(log n), and a cancelled timer stays there until it is due or until
 half of the heap is cancelled. Here start and cancel are O(1), and a cancelled time-out is gone. The price: a call is
 late by up to a tick.
-Where time-outs wait is in `filewheel/native/` (`_timeouts.c`, and the same in Python); this file drives it.
-Invariant: as long as a time-out is pending, the loop has a timer that is not later than the next thing to do.
+Where time-outs wait is in `filewheel/native/` (`_timeouts.c`, and the same calls in Python); this file drives it.
+Invariant: as long as a time-out is pending, the loop has a timer that is not later than the next thing to do, and one
+a second later: Ctrl-C may end the loop between taking the first from its queue and calling it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextvars import Context
+from typing import Any
 
 from filewheel.checks import check_done, check_function, check_number, shown
 from filewheel.env import loop_time
 from filewheel.errors import BadArgument, Closed, OtherLoop
 from filewheel.native.compiled import LoopTimeout, TimeoutWheel
-from filewheel.timers.loop_scope import TimeoutScope
+from filewheel.native.timeouts import seconds
 
 TICK_S = 0.01
 TICK_MIN_S, TICK_MAX_S = 1e-6, 1e6
 """Finer than any loop wakes; and a time-out that is late by more than days is a mistake."""
 TURN_S = 0.01
 """How long the wheel calls what is due before others have their turn: a callback that takes longer ends it."""
+AGAIN_S = 1.0
+"""How long after the loop's timer its second one comes, in case Ctrl-C took the first."""
 DAY_S = 86400.0
 """The loop's timer is not set further ahead: no loop takes any number."""
 
@@ -40,7 +45,8 @@ class LoopWheel(TimeoutWheel):
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None, *, tick_s: float = TICK_S) -> None:
         """Make a wheel for the running loop, or for the given one.
 
-        Raises BadArgument without a loop, or for a tick that is no number from 1e-6 to 1e6; Closed for a closed loop.
+        Raises BadArgument for a tick that is no number from 1e-6 to 1e6, OtherLoop without a loop, Closed for a closed
+        one.
         """
         check_number("tick_s", tick_s, least=TICK_MIN_S, most=TICK_MAX_S)
         loop = _loop_of(loop)
@@ -50,7 +56,8 @@ class LoopWheel(TimeoutWheel):
         self.clock = loop_time if is_steady else loop.time
         """Reads the time of the loop, in seconds."""
         super().__init__(tick_s, self.clock, is_steady, loop)
-        self._timer: asyncio.Handle | None = None
+        self._timers: tuple[asyncio.Handle, ...] = ()
+        self._armed_s = math.inf
         self._context = Context()  # empty: the loop's timer must not keep what some caller's context holds
         self._scopes = Context()  # that of the calls of `timeout`, which look at no variable
         if loop.is_closed():
@@ -61,15 +68,11 @@ class LoopWheel(TimeoutWheel):
 
         None is never. On leaving, the cancellation becomes a TimeoutError. Raises BadArgument for other delays.
         """
-        if delay is not None:
-            delay = self.clock() + check_number("delay", delay, above=None)
-        return TimeoutScope(self, delay, self._scopes)
+        return TimeoutScope(self, None if delay is None else self.clock() + self._seconds("delay", delay))
 
     def timeout_at(self, when: float | None) -> TimeoutScope:
         """Return the context manager of `timeout` for a time of the loop."""
-        if when is not None:
-            check_number("when", when, above=None)
-        return TimeoutScope(self, when, self._scopes)
+        return TimeoutScope(self, None if when is None else self._seconds("when", when))
 
     def cancel_all(self) -> None:
         """Cancel every pending time-out. Raises OtherLoop from another thread."""
@@ -80,18 +83,23 @@ class LoopWheel(TimeoutWheel):
     def _wake(self, when: float) -> None:
         if self.loop.is_running() and asyncio._get_running_loop() is not self.loop:
             self._outside(True)  # it runs elsewhere, and has not called the wheel yet
-        delay = when - self.clock()
-        if delay > 0:
-            timer: asyncio.Handle = self.loop.call_later(min(delay, DAY_S), self._drive, context=self._context)
+        now = self.clock()
+        delay = max(0.0, min(when - now, DAY_S))
+        loop, context = self.loop, self._context
+        if delay:
+            timer: asyncio.Handle = loop.call_later(delay, self._drive, context=context)
         else:
-            timer = self.loop.call_soon(self._drive, context=self._context)
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = timer
+            timer = loop.call_soon(self._drive, context=context)
+        before, was_s = self._timers, self._armed_s
+        # Ctrl-C between two of these leaves a timer too many, which finds nothing to do.
+        self._timers = timer, loop.call_later(delay + AGAIN_S, self._drive, context=context)
+        self._armed_s = when
+        # The first one before is left to come if it is due: a loop that is busy would never call one that moves on.
+        for one in before if was_s > now else before[1:]:
+            one.cancel()
 
     def _drive(self) -> None:
-        """Do what is due; then set the timer for the rest, also when a callback ends the loop."""
-        self._timer = None
+        """Do what is due; then set the timers for the rest, also when a callback ends the loop."""
         try:
             self._turn(TURN_S)
         finally:
@@ -105,13 +113,19 @@ class LoopWheel(TimeoutWheel):
     def _returned(self, value: object) -> None:
         check_done("it", value)
 
+    def _seconds(self, name: str, value: object) -> float:
+        number = seconds(value)
+        if math.isnan(number):
+            self._refuse(name, value)
+        return number
+
     def _refuse(self, name: str, value: object) -> None:
         if name == "callback":
             check_function("callback", value)
             raise BadArgument(f"callback is a function, not {shown(value)}", hint="wheel.call_later(30, function, ...)")
         if name == "context":
             raise BadArgument(f"context is a Context, not {shown(value)}", hint="contextvars.copy_context()")
-        raise BadArgument(f"{name} is a finite number of seconds, not {shown(value)}", hint=f"{name}=30.0")
+        raise BadArgument(f"{name} is a number of seconds, not {shown(value)}", hint=f"{name}=30.0")
 
     def _outside(self, is_start: bool) -> None:
         """Refuse another thread's call, and a start on a closed loop. Before the loop runs, any thread may start."""
@@ -127,11 +141,37 @@ class LoopWheel(TimeoutWheel):
         return f"<LoopWheel {len(self)} pending>"
 
 
+class TimeoutScope(asyncio.Timeout):  # type: ignore[misc]  # final, for those who would change what it does
+    """`asyncio.timeout` over a wheel. `LoopWheel.timeout` and `.timeout_at` make one."""
+
+    def __init__(self, wheel: LoopWheel, when: float | None) -> None:
+        super().__init__(when)
+        self._wheel = wheel
+        self._timeout_handler: Any
+        self._on_timeout: Callable[[], None]
+
+    def reschedule(self, when: float | None) -> None:
+        """Move the due, inside of the body. One that has passed cancels the body at its next await.
+
+        Raises BadArgument for other times; RuntimeError outside of the body, or after the due.
+        """
+        wheel, timeout = self._wheel, None
+        if when is not None:
+            timeout = wheel.call_at(when, self._on_timeout, context=wheel._scopes)
+        try:
+            super().reschedule(None)  # the timer of the loop is not used
+        except BaseException:
+            if timeout is not None:
+                timeout.cancel()
+            raise
+        self._when, self._timeout_handler = when, timeout
+
+
 def _loop_of(loop: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:
     if loop is None:
         loop = asyncio._get_running_loop()
         if loop is None:
-            raise BadArgument("no event loop runs here", hint="make the LoopWheel in a coroutine, or give it a loop")
+            raise OtherLoop("no event loop runs here", hint="make the LoopWheel in a coroutine, or give it a loop")
     if not isinstance(loop, asyncio.AbstractEventLoop):
         raise BadArgument(f"loop is an event loop, not {shown(loop)}", hint="asyncio.get_running_loop()")
     return loop

@@ -3,14 +3,15 @@
 The threads take from one DelayQueue: one of them is the leader for the next due time. A task that raises harms no
 other; its error is in its future. A periodic task is put back with its next due time after each call, so that no two
 calls of it overlap.
-Invariant: each future ends: with a result, an error, or cancelled. Those that are pending at the interpreter's exit do
-not.
+Invariant: each future ends: with a result, an error, or cancelled. At the interpreter's exit what is due is called, as
+by a ThreadPoolExecutor, and the rest is cancelled.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import traceback
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -130,7 +131,7 @@ class ScheduledExecutor(Executor):
         count = min(32, (os.cpu_count() or 1) + 4) if max_workers is None else max_workers
         self._count = check_whole("max_workers", count)
         self._queue: DelayQueue[ScheduledFuture[Any]] = DelayQueue(clock=clock, name="ScheduledExecutor")
-        self._workers = Workers("ScheduledExecutor", partial(_give_up, self._queue))
+        self._workers = Workers("ScheduledExecutor", partial(_finish_due, self._queue))
         self._starting = threading.RLock()
         weakref.finalize(self, self._queue.finish).atexit = False
 
@@ -208,9 +209,17 @@ def _work(queue: DelayQueue[ScheduledFuture[Any]]) -> None:
             future = queue.take()
         except Closed:
             return
-        future._run()
+        try:
+            future._run()
+        except BaseException:  # of a callback of the future, when a handler of the log raised too
+            traceback.print_exc()
         del future  # or it would be held until the next one is due
 
 
-def _give_up(queue: DelayQueue[Any]) -> None:
-    queue.close()
+def _finish_due(queue: DelayQueue[ScheduledFuture[Any]]) -> None:
+    """Let the threads call what is due, and cancel the rest."""
+    queue.finish()
+    now_ns = queue.now_ns()
+    for future in queue.items():
+        if future.is_periodic or future.due_ns > now_ns:
+            future.cancel()

@@ -7,6 +7,7 @@ function.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -74,14 +75,14 @@ def submit(executor: Executor, call: Callable[[], Any]) -> None:
         if isinstance(future, Future):
             future.add_done_callback(partial(_submitted, call))
     except Exception:
-        log.exception("an executor refused the function of a timer: %s", call)
+        tell("an executor refused the function of a timer: %s", call)
 
 
 def _submitted(call: Callable[[], Any], future: Future[None]) -> None:
     if future.cancelled():
-        log.error("an executor cancelled the function of a timer: %s", call)
+        tell("an executor cancelled the function of a timer: %s", call)
     elif exc := future.exception():  # no error of the function: a pool of processes could not send it, or broke
-        log.error("an executor could not call the function of a timer: %s", call, exc_info=exc)
+        tell("an executor could not call the function of a timer: %s", call, exc)
 
 
 def call_logged(call: Callable[[], Any]) -> None:
@@ -89,4 +90,14 @@ def call_logged(call: Callable[[], Any]) -> None:
     try:
         check_done("it", call())
     except BaseException:  # also SystemExit: a thread of timers does not end by one of them
-        log.exception("the function of a timer raised: %s", call)
+        tell("the function of a timer raised: %s", call)
+
+
+def tell(text: str, call: object, exc: BaseException | bool = True) -> None:
+    """Log what became of a call, with an error, by default the one that is handled. What a handler of the log raises is
+    printed: it ends no thread.
+    """
+    try:
+        log.error(text, call, exc_info=exc)
+    except BaseException:
+        traceback.print_exc()

@@ -8,11 +8,13 @@ import os
 import subprocess
 import sys
 import threading
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
-from filewheel.errors import BadArgument, Closed, OtherLoop
+from filewheel.errors import BadArgument, Closed, FilewheelError, OtherLoop
 from filewheel.timers import LoopTimeout, LoopWheel
 from tests.support import REPO
 from tests.timers.loops import WHEELS, FakeTimeLoop, run
@@ -204,7 +206,7 @@ def test_a_loop_that_is_closed_is_refused_and_its_timeouts_can_be_cancelled(make
 
 
 def test_without_a_loop_or_with_wrong_arguments_the_error_names_the_argument(make: Any) -> None:
-    with pytest.raises(BadArgument, match="no event loop"):
+    with pytest.raises(OtherLoop, match="no event loop"):
         make()
     with pytest.raises(BadArgument, match="loop is an event loop"):
         make("loop")
@@ -216,7 +218,10 @@ def test_without_a_loop_or_with_wrong_arguments_the_error_names_the_argument(mak
             (lambda: wheel.call_later(1, 2), "callback"),
             (lambda: wheel.call_later(1, print, context=1), "context"),
             (lambda: wheel.timeout("1"), "delay"),
-            (lambda: wheel.timeout_at(float("inf")), "when"),
+            (lambda: wheel.timeout_at(float("nan")), "when"),
+            (lambda: wheel.call_later(memoryview(b"1"), print), "delay"),
+            (lambda: wheel.timeout(memoryview(b"1")), "delay"),
+            (lambda: wheel.call_later(10**400, print), "delay"),
             (lambda: make(tick_s=0), "tick_s"),
             (lambda: make(tick_s=float("nan")), "tick_s"),
             (lambda: make(tick_s=1e-12), "tick_s"),
@@ -228,6 +233,105 @@ def test_without_a_loop_or_with_wrong_arguments_the_error_names_the_argument(mak
                 wrong()
 
     run(body, make)
+
+
+def test_errors_that_are_a_runtime_error_in_asyncio_are_one_here(make: Any) -> None:
+    loop = FakeTimeLoop()
+    wheel = make(loop)
+    loop.close()
+    for call in (lambda: wheel.call_later(1, print), lambda: make(loop), make):
+        with pytest.raises(RuntimeError) as raised:
+            call()
+        assert isinstance(raised.value, FilewheelError)
+
+
+def test_a_delay_is_any_number_also_one_that_never_comes(make: Any) -> None:
+    async def body(wheel: Any) -> None:
+        called: list[Any] = []
+        for delay in (Decimal("0.5"), Fraction(1, 2), True, float("inf"), float("-inf")):
+            wheel.call_later(delay, called.append, delay)
+            async with wheel.timeout(delay) as scope:
+                pass
+            assert scope.when() == wheel.clock() + float(delay)
+        await asyncio.sleep(1_000_000)
+        assert called == [float("-inf"), Decimal("0.5"), Fraction(1, 2), True]
+        (never,) = [wheel.call_at(float("inf"), print)]
+        assert never.when() == float("inf")
+        assert len(wheel) == 2
+
+    run(body, make)
+
+
+def test_a_number_that_raises_says_why(make: Any) -> None:
+    class Broken:
+        def __float__(self) -> float:
+            raise ZeroDivisionError
+
+    async def body(wheel: Any) -> None:
+        for call in (wheel.call_later, wheel.call_at):
+            with pytest.raises(ZeroDivisionError):
+                call(Broken(), print)
+        with pytest.raises(ZeroDivisionError):
+            wheel.timeout(Broken())
+        assert len(wheel) == 0
+
+    run(body, make)
+
+
+def test_a_due_that_is_refused_leaves_the_timeout_as_it_was(make: Any) -> None:
+    async def body(wheel: Any) -> None:
+        with pytest.raises(TimeoutError):
+            async with wheel.timeout(5) as scope:
+                with pytest.raises(BadArgument):
+                    scope.reschedule("soon")
+                await asyncio.sleep(10)
+
+    run(body, make)
+
+
+def test_ctrl_c_at_any_line_of_a_drive_or_of_its_loop_leaves_a_wheel_that_goes_on(make: Any) -> None:
+    """The interrupt is raised at each line in turn."""
+
+    def interrupted_at(line: int) -> bool:
+        """Return whether there is such a line."""
+        loop = FakeTimeLoop()
+        wheel = make(loop)
+        called: list[int] = []
+        for delay in (1, 5, 9):
+            wheel.call_later(delay, called.append, delay)
+        left = line
+
+        def trace(frame: Any, event: str, arg: object) -> Any:
+            nonlocal left
+            if frame.f_code.co_name not in ("_drive", "_wake", "_run", "_run_once", "_turn", "_next", "call_later"):
+                return None
+            left -= event == "line"
+            if left < 0:
+                raise KeyboardInterrupt
+            return trace
+
+        loop.call_later(100, loop.stop)
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            loop.run_forever()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        was = len(wheel)
+        until = loop.now + 1000
+        while loop.now < until:  # and nothing is started
+            loop.call_at(until, loop.stop)
+            loop.run_forever()
+        assert sorted(called) == [1, 5, 9], f"at line {line}, {was} were pending"
+        loop.close()
+        return left < 0
+
+    line = 0
+    while interrupted_at(line):
+        line += 1
+    assert line > 100
 
 
 def test_a_body_past_its_timeout_is_cancelled_and_the_error_is_a_timeout(make: Any) -> None:
@@ -271,16 +375,16 @@ def test_a_rescheduled_timeout_expires_at_its_new_due_only(make: Any) -> None:
             await asyncio.sleep(40)
             scope.reschedule(None)
             await asyncio.sleep(40)
-        with pytest.raises(BadArgument, match="finished"):
+        with pytest.raises(RuntimeError, match="finished"):
             scope.reschedule(5000)
         with pytest.raises(TimeoutError):
             async with wheel.timeout(None) as scope:
                 scope.reschedule(loop.time())
                 await asyncio.sleep(1)
-        with pytest.raises(BadArgument, match="expired"):
+        with pytest.raises(RuntimeError, match="entered"):
             async with scope:
                 pass
-        with pytest.raises(BadArgument, match="created"):
+        with pytest.raises(RuntimeError, match="not been entered"):
             wheel.timeout(1).reschedule(5)
 
     run(body, make)
@@ -328,7 +432,7 @@ def test_a_timeout_outside_of_a_task_is_refused(make: Any) -> None:
         def enter() -> None:
             try:
                 wheel.timeout(1).__aenter__().send(None)
-            except BadArgument as exc:
+            except RuntimeError as exc:
                 errors.append(str(exc))
 
         asyncio.get_running_loop().call_soon(enter)

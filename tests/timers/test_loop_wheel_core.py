@@ -278,14 +278,47 @@ def test_a_clock_that_raises_starts_nothing(core: Any) -> None:
     assert len(wheel) == 0
 
 
-@pytest.mark.parametrize("bad", ["1", b"1", None, float("nan"), float("inf"), 10**400, [], 1j])
-def test_a_delay_that_is_no_finite_number_is_refused(core: Any, bad: Any) -> None:
+@pytest.mark.parametrize("bad", ["1", b"1", None, float("nan"), memoryview(b"1"), 10**400, [], 1j])
+def test_a_delay_that_is_no_number_is_refused(core: Any, bad: Any) -> None:
     wheel = made(core)
     for start in (wheel.call_later, wheel.call_at):
         with pytest.raises(ValueError, match="delay|when"):
             start(bad, print)
     assert [name for name, _ in wheel.refused] == ["delay", "when"]
     assert len(wheel) == 0
+
+
+def test_a_start_wakes_a_driver_that_did_not_come_and_only_once(core: Any) -> None:
+    wheel = made(core)
+    called: list[int] = []
+    wheel.call_later(1, called.append, 1)
+    wheel.woken = None  # as if Ctrl-C had taken the loop's timers
+    wheel.now += 2
+    wheel.call_later(50, called.append, 50)
+    assert wheel.woken is None  # it may still come
+    wheel.now += 2
+    wheel.call_later(50, called.append, 50)
+    assert wheel.woken == wheel.now
+    wheel.woken = None
+    wheel.call_later(50, called.append, 50)
+    assert wheel.woken is None
+    wheel.drive()
+    assert called == [1]
+
+
+def test_a_start_wakes_a_driver_that_was_interrupted_at_the_end_of_its_turn(core: Any) -> None:
+    wheel = made(core)
+    called: list[int] = []
+    wheel.call_later(1, called.append, 1)
+    wheel.now += 1.1
+    wheel._turn(1.0)  # and no `_next`
+    wheel.woken = None
+    wheel.now += 4
+    wheel.call_later(1, called.append, 2)
+    assert wheel.woken == wheel.now
+    wheel.now += 2
+    wheel.drive()
+    assert called == [1, 2]
 
 
 def test_started_cancelled_and_expired_timeouts_leave_no_reference(core: Any) -> None:

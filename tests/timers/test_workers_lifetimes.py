@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -196,6 +198,78 @@ def test_in_a_forked_child_each_call_is_refused_and_the_parents_timers_are_as_th
 
 def test_at_the_interpreters_exit_pending_timers_are_given_up_and_a_call_that_runs_ends() -> None:
     assert run(AT_EXIT) == "ran to its end\n"
+
+
+DUE_AT_EXIT = """
+import time
+from filewheel.timers import ScheduledExecutor
+executor = ScheduledExecutor(2)
+def work(number):
+    time.sleep(0.01)
+    print(number, flush=True)
+    return number
+ended = lambda future: print("cancelled" if future.cancelled() else "ended", flush=True)
+for number in range(10):
+    executor.submit(work, number)
+executor.schedule(3600, print).add_done_callback(ended)
+executor.schedule_at_fixed_rate(3600, 1, print).add_done_callback(ended)
+"""
+
+
+def test_what_is_due_in_an_executor_at_the_interpreters_exit_is_called_and_the_rest_is_cancelled() -> None:
+    assert sorted(run(DUE_AT_EXIT).splitlines()) == [*map(str, range(10)), "cancelled", "cancelled"]
+
+
+class Raises(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise OSError("the log is full")
+
+
+@pytest.fixture
+def log_that_raises() -> Iterator[None]:
+    handler = Raises()
+    logging.getLogger().addHandler(handler)
+    yield
+    logging.getLogger().removeHandler(handler)
+
+
+@pytest.mark.usefixtures("log_that_raises")
+def test_a_handler_of_the_log_that_raises_ends_no_thread_of_a_timer(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*args: Any) -> None:
+        raise ValueError
+
+    if name == "Timer":
+        pytest.skip("a task that raises ends it")
+    timer = MAKE[name]()
+    called = threading.Event()
+    for _ in range(3):
+        begun = START[name](timer, 0.001, fail)
+        if isinstance(begun, Future):
+            begun.add_done_callback(fail)
+    START[name](timer, 0.05, called.set)
+    assert called.wait(PATIENCE_S)
+    assert "the log is full" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("log_that_raises")
+@pytest.mark.parametrize("name", ["HashedWheelTimer", "SystemTimer"])
+def test_a_handler_of_the_log_that_raises_harms_no_timer_whose_executor_refuses(name: str) -> None:
+    class Refuses(ThreadPoolExecutor):
+        def submit(self, *args: Any, **kwargs: Any) -> Any:
+            if refused.is_set():
+                return super().submit(*args, **kwargs)
+            refused.set()
+            raise RuntimeError("full")
+
+    refused, called = threading.Event(), threading.Event()
+    with Refuses(1) as executor:
+        timer = {"HashedWheelTimer": HashedWheelTimer, "SystemTimer": SystemTimer}[name](0.001, executor=executor)
+        START[name](timer, 0.001, int)
+        assert refused.wait(PATIENCE_S)
+        START[name](timer, 0.001, called.set)
+        assert called.wait(PATIENCE_S)
 
 
 def test_the_library_does_not_import_the_timers_and_the_timers_import_nothing_of_the_store() -> None:
