@@ -23,7 +23,7 @@ from filewheel import Message, timeout_of
 from filewheel.tools.dump import iso
 
 from .show.text import span
-from .stderr import Tail, Tails
+from .stderr import StderrTail, Tails
 from .times import US_PER_S
 
 _GRACE_S = 2.0
@@ -60,7 +60,7 @@ def environment(message: Message, late_ms: float, wheel: str, base: dict[bytes, 
     }
 
 
-class Ended(NamedTuple):
+class CommandEnd(NamedTuple):
     """How a command ended."""
 
     reason: str = ""
@@ -88,13 +88,13 @@ class Commands:
         self._lock = threading.Lock()
         self._aborted = False
 
-    def run(self, message: Message, late_ms: float) -> Ended:
+    def run(self, message: Message, late_ms: float) -> CommandEnd:
         """Run the command for one message; return how it ended.
 
         A time-out in the message's header counts in place of the command line's. Raises NotStarted.
         """
         limit_s = timeout_of(message, None if self._timeout_us is None else self._timeout_us / US_PER_S)
-        tail: Tail | None = None
+        tail: StderrTail | None = None
         try:
             tail = None if self._tails is None else self._tails.add()
             with _in_memory(message.payload) as body:
@@ -112,7 +112,7 @@ class Commands:
             with self._lock:
                 self._live.pop(message.id, None)
 
-    def _start(self, message: Message, late_ms: float, stdin: int, tail: Tail | None) -> subprocess.Popen[bytes]:
+    def _start(self, message: Message, late_ms: float, stdin: int, tail: StderrTail | None) -> subprocess.Popen[bytes]:
         env = environment(message, late_ms, self._wheel, self._base)
         stderr = None if tail is None else tail.writes
         with self._lock:
@@ -122,7 +122,7 @@ class Commands:
             self._live[message.id] = process
         return process
 
-    def _wait(self, id_: bytes, process: subprocess.Popen[bytes], limit_s: float | None) -> Ended:
+    def _wait(self, id_: bytes, process: subprocess.Popen[bytes], limit_s: float | None) -> CommandEnd:
         in_time = _ends_in(process, limit_s)
         with self._lock:
             del self._live[id_]
@@ -131,11 +131,11 @@ class Commands:
                 _kill(process, signal.SIGKILL)  # its child processes, before its number is free
         if not in_time:
             _end(process)
-            return Ended(f"took longer than {span(int((limit_s or 0) * US_PER_S))}")
+            return CommandEnd(f"took longer than {span(int((limit_s or 0) * US_PER_S))}")
         code = _code(process)
         if code is None:
-            return Ended("its exit code is not known: something else in this process has taken it")
-        return Ended(_reason(code), by_stop=code in {one for stop in _STOPS for one in (-stop, 128 + stop)})
+            return CommandEnd("its exit code is not known: something else in this process has taken it")
+        return CommandEnd(_reason(code), by_stop=code in {one for stop in _STOPS for one in (-stop, 128 + stop)})
 
     def running(self) -> list[tuple[bytes, int]]:
         """Return the messages whose commands run, and their processes."""

@@ -22,7 +22,7 @@ _PATIENCE_S = 1.0
 STDERR = 2
 
 
-class Tail:
+class StderrTail:
     """One command's stderr."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Tails:
     """Passes on the stderr of commands. `close` ends it."""
 
     def __init__(self) -> None:
-        self._tails: dict[int, Tail] = {}
+        self._tails: dict[int, StderrTail] = {}
         self._poll = select.poll()
         self._wakes, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
@@ -65,16 +65,16 @@ class Tails:
         self._thread = threading.Thread(target=self._work, name="filewheel-stderr", daemon=True)
         self._thread.start()
 
-    def add(self) -> Tail:
+    def add(self) -> StderrTail:
         """Make a pipe for a command. Raises OSError."""
-        tail = Tail()
+        tail = StderrTail()
         self._tails[tail.reads] = tail
         self._poll.register(tail.reads, select.POLLIN)
         with contextlib.suppress(BlockingIOError):  # it is woken already
             os.write(self._wake, b"\0")  # the thread polls again, with this pipe
         return tail
 
-    def end(self, tail: Tail) -> bytes:
+    def end(self, tail: StderrTail) -> bytes:
         """Return the end of what a command wrote, which has ended: all of it was passed on."""
         if not tail.lock.acquire(timeout=_PATIENCE_S):
             return bytes(tail.kept[-_KEPT:])
@@ -108,7 +108,7 @@ class Tails:
                 self._forget(tail)
         os.close(self._wakes)
 
-    def _forget(self, tail: Tail) -> None:
+    def _forget(self, tail: StderrTail) -> None:
         tail.has_ended = True  # before the close: another file may get the number
         self._poll.unregister(tail.reads)
         del self._tails[tail.reads]

@@ -17,7 +17,7 @@ from filewheel.disk.forks import IMPORTS
 from filewheel.disk.hint import HintSender
 from filewheel.env import Clock
 from filewheel.errors import BadArgument, FilewheelError, KeyHeld, NotFound
-from filewheel.firing.cancelled import Cancelled, CancelledIds, Look
+from filewheel.firing.cancelled import BegunLook, Cancelled, CancelledIds
 from filewheel.format.limits import bytes_of, check_key
 from filewheel.format.pauses import Pause, new_pause
 from filewheel.format.record import CANCELLED, RESCHEDULED, key_of, pack_drop, unpack_put
@@ -103,7 +103,7 @@ class Changes(Reader):
         sync = self._sync if sync is None else check_sync(sync)  # mutant: cancel-then-check
         journal = self._writer()
         now_us = self._clock.now_us()
-        look = Look(self._dir)  # before the search for pending messages
+        look = BegunLook(self._dir)  # before the search for pending messages
         found: set[MessageId] = set()
         ticket, left = None, list(wanted)
         while left or names:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from filewheel.changes import Changes
 from filewheel.checks import check_items, shown
 from filewheel.errors import BadArgument, KeyHeld, Locked, NotFound
-from filewheel.firing.cancelled import Cancelled, Look
+from filewheel.firing.cancelled import BegunLook, Cancelled
 from filewheel.format.settings import Sync, check_sync
 from filewheel.keys.unique import Ask, put_all
 from filewheel.message import US_PER_S, Message, MessageId, receipt
@@ -181,7 +181,7 @@ class ScheduleChanges(Changes):
 
     def _has_begun(self, message: Message) -> bool:
         """Return whether the work on a message has begun; False if that is not known: it may be done twice then."""
-        return Look(self._dir).outcomes([message.id])[message.id] is Cancelled.BEGUN
+        return BegunLook(self._dir).outcomes([message.id])[message.id] is Cancelled.BEGUN
 
     def _put_all(self, asks: Sequence[Ask], sync: Sync) -> list[MessageId | KeyHeld | Locked]:
         journal = self._writer()

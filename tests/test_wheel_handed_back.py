@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from filewheel import AsyncWheel, BadArgument, Keeper, Metrics, Wheel
-from filewheel.kafka import Delivery, Listener
+from filewheel.kafka import Delivery, StatusServer
 from filewheel.replication.replicator import Replicator
 from filewheel.tools.dump import dump
 
@@ -58,8 +58,8 @@ PLACES: dict[str, Callable[[Path, Any], object]] = {
     "Metrics.gauge": lambda path, function: Metrics().gauge("x", "X.", function),
     "dump": dumped,
     "Replicator": lambda path, function: Replicator(path, on_change=function),
-    "Listener metrics": lambda path, function: Listener("127.0.0.1:0", metrics=function, health=lambda: None),  # type: ignore[arg-type,return-value]
-    "Listener health": lambda path, function: Listener("127.0.0.1:0", metrics=str, health=function),
+    "Listener metrics": lambda path, function: StatusServer("127.0.0.1:0", metrics=function, health=lambda: None),  # type: ignore[arg-type,return-value]
+    "Listener health": lambda path, function: StatusServer("127.0.0.1:0", metrics=str, health=function),
     "Delivery": lambda path, function: Delivery().add_done_callback(function),
 }
 

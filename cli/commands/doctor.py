@@ -9,7 +9,7 @@ import click
 from ..bench.verdict import DISKS, disk_of, duration
 from ..doctor.flushes import measure_flushes
 from ..doctor.place import hidden, place_of
-from ..doctor.state import State
+from ..doctor.state import DoctorState
 from ..doctor.versions import NOT_COMPILED, versions
 from ..failure import Failure
 from ..show.output import Output
@@ -55,7 +55,7 @@ def command(out: Output, measure: bool, verify: bool) -> None:
     report: dict[str, Any] = {"versions": versions(), "place": place_of(out.dir)}
     with interruptible():
         report["flushes"] = measure_flushes(out.dir) if measure else None
-        state = State(out.dir, verify=verify)
+        state = DoctorState(out.dir, verify=verify)
     report |= state.fields
     if out.wants_json:
         out.record(report)

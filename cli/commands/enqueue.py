@@ -17,7 +17,7 @@ from filewheel.tools.dump import iso
 
 from .. import times
 from ..failure import Failure, is_unit
-from ..input.batch import Defaults, Intake, enqueue_all
+from ..input.batch import MessageDefaults, MessageReader, enqueue_all
 from ..input.body import read_body
 from ..input.lines import Spool, stdin
 from ..input.params import DURATION, HEADER, JSON_ARGS, SYNC, BareSeconds, When, one_due, require_due
@@ -116,7 +116,7 @@ def command(
         due_us = one_due(in_us, at, now_us) if batch else require_due(in_us, at, now_us)
         if at is not None and at.is_local:
             _echo_due(out, at.due_us, now_us)
-        defaults = Defaults(due_us, topic, dict(headers), terms)
+        defaults = MessageDefaults(due_us, topic, dict(headers), terms)
         _enqueue_many(out, defaults, now_us, sync, on_conflict, batch=batch, skip_bad=skip_bad)
         return
     if skip_bad:
@@ -213,7 +213,7 @@ def _print_ids(out: Output, ids: list[MessageId], in_set: bool) -> None:
 
 def _enqueue_many(
     out: Output,
-    defaults: Defaults,
+    defaults: MessageDefaults,
     now_us: int,
     sync: Sync | None,
     on_conflict: OnConflict,
@@ -223,7 +223,7 @@ def _enqueue_many(
 ) -> None:
     with Spool() as spool, out.wheel() as wheel:
         wheel.check_message(b"", topic=defaults.topic, headers=defaults.headers)
-        intake = Intake(now_us, wheel, defaults)
+        intake = MessageReader(now_us, wheel, defaults)
         with out.progress("reading", _stdin_size()) as progress:
             intake.read(stdin(), spool, progress, json=batch, out=out if skip_bad else None)
         if intake.local:

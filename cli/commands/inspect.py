@@ -25,7 +25,7 @@ from ..show.members import find_set, is_primary, set_fields, set_line
 from ..show.output import Output
 from ..show.pauses import held_fields, pause_rows, pause_text, pauses_of
 from ..show.picture import Ahead, draw_rows, draw_view
-from ..show.progress import Progress
+from ..show.progress import ProgressLine
 from ..show.runs import overview_words, run_words, running_of, state_fields
 from ..show.text import away, clip, count, full_time, safe, safe_block, show_bytes, size, width
 from ..times import to_datetime
@@ -140,7 +140,7 @@ def _overview(out: Output, no_topics: bool) -> None:
     check_damage(stats.damaged)
 
 
-def _topics_of(snapshot: Snapshot, progress: Progress) -> dict[str, int]:
+def _topics_of(snapshot: Snapshot, progress: ProgressLine) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for number, message in enumerate(snapshot.messages(), 1):
         counts[message.topic] += 1

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import click
 
 from filewheel import BadArgument, MessageId
-from filewheel.tools.dissect import Dissector, Entry
+from filewheel.tools.dissect import DissectedRecord, Dissector
 
 from ..failure import Failure
 from ..input.params import read_time
@@ -108,7 +108,7 @@ def _print_segments(out: Output, dissector: Dissector) -> None:
     out.table([Column("SEGMENT"), *numbers], rows)
 
 
-def _print(out: Output, entries: Iterable[Entry]) -> int:
+def _print(out: Output, entries: Iterable[DissectedRecord]) -> int:
     """Print records as they are read, a table for each file; return their number."""
     shown = 0
     file, rows = "", list[tuple[str, ...]]()
@@ -127,7 +127,7 @@ def _print(out: Output, entries: Iterable[Entry]) -> int:
     return shown
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
+def _row(entry: DissectedRecord) -> tuple[str, ...]:
     frame = "" if entry.frame is None else str(entry.frame)
     what = f"{entry.end - entry.offset:,} bytes: {entry.what}" if entry.kind == "bad" else entry.what
     if entry.kind == "zeros":

@@ -20,7 +20,7 @@ from .. import times
 from ..failure import Failure
 from ..input.lines import Spool, read_lines, stdin
 from ..show.output import Output
-from ..show.progress import Progress
+from ..show.progress import ProgressLine
 from ..show.text import count
 from ..verb import verb
 
@@ -81,7 +81,7 @@ def _open(source: str) -> Iterator[BinaryIO]:
             yield stream
 
 
-def _lines(stream: BinaryIO, limit: int, progress: Progress) -> Iterator[bytes]:
+def _lines(stream: BinaryIO, limit: int, progress: ProgressLine) -> Iterator[bytes]:
     size = 0
     for number, line in read_lines(stream, limit):
         if line is None:

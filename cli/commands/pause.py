@@ -29,7 +29,7 @@ _EXIT_S = 2.0
 Drain = Literal["drained", "late", "undone"]
 
 
-class _Process(NamedTuple):
+class _KeeperProcess(NamedTuple):
     """The keeper's process, if it can be seen from here."""
 
     pid: int
@@ -103,7 +103,7 @@ def command(out: Output, topic: str | None, schedule: str | None, why: str, drai
 
 
 @contextlib.contextmanager
-def _keeper(wheel: Wheel) -> Iterator[_Process | None]:
+def _keeper(wheel: Wheel) -> Iterator[_KeeperProcess | None]:
     """Yield the process of the keeper; None without one, and if it is in another pid namespace, or this one."""
     with contextlib.ExitStack() as stack:
         found = None
@@ -113,11 +113,11 @@ def _keeper(wheel: Wheel) -> Iterator[_Process | None]:
             if pid is not None and not running.keeper_namespace and pid != os.getpid():
                 fd = os.pidfd_open(pid)
                 stack.callback(os.close, fd)
-                found = _Process(pid, fd)
+                found = _KeeperProcess(pid, fd)
         yield found
 
 
-def _wait(wheel: Wheel, made: Pause, keeper: _Process | None, timeout_us: int | None) -> Drain:
+def _wait(wheel: Wheel, made: Pause, keeper: _KeeperProcess | None, timeout_us: int | None) -> Drain:
     """Wait until no process fires that fired before the drain, and a moment for the keeper's process to exit."""
     end = None if timeout_us is None else time.monotonic() + timeout_us / US_PER_S
     while True:
@@ -135,7 +135,7 @@ def _wait(wheel: Wheel, made: Pause, keeper: _Process | None, timeout_us: int | 
     return "drained"
 
 
-def _has_exited(process: _Process, within_s: float) -> bool:
+def _has_exited(process: _KeeperProcess, within_s: float) -> bool:
     poll = select.poll()
     poll.register(process.fd, select.POLLIN)
     return bool(poll.poll(within_s * 1000))

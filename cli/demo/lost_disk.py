@@ -25,9 +25,9 @@ from filewheel.tools.verify import verify
 from ..failure import Failure
 from ..show.output import Output
 from ..show.text import count
-from .panel import Confirmed, Disk, Panel
+from .panel import Confirmed, DiskPanel, Panel
 from .proof import Proof, print_proof, prove
-from .stage import CONFIRMED, PATIENCE_S, Keeper, Stage, samples
+from .stage import CONFIRMED, PATIENCE_S, DemoStage, KeeperProcess, samples
 
 _PER_S = 40
 _PRODUCE_S = 11.0
@@ -53,7 +53,7 @@ class Story:
 def lose_a_disk(out: Output, where: Path, backups: int, speed: float) -> None:
     """Play in this directory and print the verdict. Raises Failure when the proof fails."""
     kinds = ["primary", "mirrored", *["shipped"] * (backups - 1)]
-    disks = [Disk(f"disk-{i}", where / f"disk-{i}" / "jobs.wheel", kind) for i, kind in enumerate(kinds, 1)]
+    disks = [DiskPanel(f"disk-{i}", where / f"disk-{i}" / "jobs.wheel", kind) for i, kind in enumerate(kinds, 1)]
     for disk in disks:
         disk.wheel.parent.mkdir()
     Wheel.create(disks[0].wheel).close()
@@ -64,12 +64,12 @@ def lose_a_disk(out: Output, where: Path, backups: int, speed: float) -> None:
         out.write("Then disk-1 is deleted, while messages are enqueued and fire.")
         out.write("")
     confirmed = Confirmed(where / CONFIRMED)
-    with Stage(where, disks[0].wheel) as stage, Panel(out, stage, disks, confirmed, speed) as panel:
+    with DemoStage(where, disks[0].wheel) as stage, Panel(out, stage, disks, confirmed, speed) as panel:
         play = _Play(stage, panel, disks, confirmed, speed)
         play.run()
     proof = prove(confirmed.ids, stage.keepers)
     damage = sum(len(verify(open_directory(str(d.wheel), write=False)).damage) for d in disks[1:])
-    verdict = Verdict(proof, play.story, confirmed, stage.keepers, disks, damage)
+    verdict = LostDiskResult(proof, play.story, confirmed, stage.keepers, disks, damage)
     verdict.print(out)
     if not verdict.holds:
         raise Failure("failed", "the proof failed", hint="--keep DIR keeps the wheels to be looked at")
@@ -78,7 +78,9 @@ def lose_a_disk(out: Output, where: Path, backups: int, speed: float) -> None:
 class _Play:
     """The acts, one after another."""
 
-    def __init__(self, stage: Stage, panel: Panel, disks: list[Disk], confirmed: Confirmed, speed: float) -> None:
+    def __init__(
+        self, stage: DemoStage, panel: Panel, disks: list[DiskPanel], confirmed: Confirmed, speed: float
+    ) -> None:
         self._stage = stage
         self._panel = panel
         self._disks = disks
@@ -110,7 +112,7 @@ class _Play:
 
     # -- the acts ------------------------------------------------------------------------------------------------
 
-    def _start_services(self, disk: Disk) -> None:
+    def _start_services(self, disk: DiskPanel) -> None:
         self._show(disk, ["replicate"])
         self._stage.other(f"replicate-{disk.name}", ["replicate"], disk.wheel)
         self._show(disk, ["run"])
@@ -141,7 +143,7 @@ class _Play:
             if time.monotonic() > end:
                 raise Failure("failed", f"nothing is acknowledged: {self._stage.talk() or 'no reason given'}")
 
-    def _lose(self, disk: Disk) -> None:
+    def _lose(self, disk: DiskPanel) -> None:
         self._panel.tell(f"rm -rf {disk.name}", "loss")
         end = time.monotonic() + PATIENCE_S
         while disk.wheel.parent.exists():
@@ -152,7 +154,7 @@ class _Play:
         self.story.lost_at = time.time()
         self._panel.frame()
 
-    def _compare(self, heir: Disk) -> None:
+    def _compare(self, heir: DiskPanel) -> None:
         """Check whether the other backups equal the new primary."""
         self._look_at_old_keeper()
         for other in self._disks[2:]:
@@ -179,19 +181,19 @@ class _Play:
         self._look_at_old_keeper()
         time.sleep(_FRAME_S)
 
-    def _show(self, disk: Disk, args: list[str]) -> None:
+    def _show(self, disk: DiskPanel, args: list[str]) -> None:
         root = str(disk.wheel.parent.parent) + os.sep
         words = ["filewheel", "-C", str(disk.wheel), *args] if args[0] != "diff" else ["filewheel", *args]
         self._panel.tell(shlex.join(word.removeprefix(root) for word in words), "command")
 
-    def _run(self, disk: Disk, args: list[str]) -> int:
+    def _run(self, disk: DiskPanel, args: list[str]) -> int:
         self._steps += 1
         process = self._stage.other(f"step-{self._steps}", args, disk.wheel)
         while process.poll() is None:
             self._wait()
         return process.returncode
 
-    def _command(self, disk: Disk, args: list[str]) -> list[dict[str, Any]]:
+    def _command(self, disk: DiskPanel, args: list[str]) -> list[dict[str, Any]]:
         """Run a command that must succeed; return its output."""
         self._show(disk, args)
         if self._run(disk, args):
@@ -200,14 +202,14 @@ class _Play:
 
 
 @dataclass
-class Verdict:
+class LostDiskResult:
     """The result from the records."""
 
     proof: Proof
     story: Story
     confirmed: Confirmed
-    keepers: list[Keeper]
-    disks: list[Disk]
+    keepers: list[KeeperProcess]
+    disks: list[DiskPanel]
     damage: int
 
     @property

@@ -19,7 +19,7 @@ from ..times import US_PER_S, to_datetime
 from .live import Live
 from .proof import Proof, print_proof, prove
 from .ring import HEIGHT, SLOTS, draw
-from .stage import PATIENCE_S, Keeper, Stage, kill, samples
+from .stage import PATIENCE_S, DemoStage, KeeperProcess, kill, samples
 
 _SECOND_WAVE_S = 2.0
 _KILL_S = 6.0
@@ -31,7 +31,7 @@ _ROLES = {"full": ("cyan", False), "empty": (None, False), "hand": ("yellow", Tr
 def lose_a_keeper(out: Output, where: Path, speed: float) -> None:
     """Play it in this directory and print the proof. Raises Failure when the proof fails."""
     wheel_path = where / "demo.wheel"
-    with Wheel.create(wheel_path) as wheel, Stage(where, wheel_path) as stage:
+    with Wheel.create(wheel_path) as wheel, DemoStage(where, wheel_path) as stage:
         with _Picture(out, wheel, stage) as picture:
             took_over_ms = _play(picture, stage, speed)
         proof = prove(stage.enqueued(), stage.keepers)
@@ -41,7 +41,7 @@ def lose_a_keeper(out: Output, where: Path, speed: float) -> None:
         raise Failure("failed", "the proof failed", hint="--keep DIR keeps the wheel, to inspect it")
 
 
-def _play(picture: _Picture, stage: Stage, speed: float) -> float:
+def _play(picture: _Picture, stage: DemoStage, speed: float) -> float:
     """Run the play; return for how many milliseconds no keeper ran."""
     first = stage.keeper()
     stage.await_keeper(first)
@@ -69,7 +69,7 @@ def _play(picture: _Picture, stage: Stage, speed: float) -> float:
     return took_over_ms
 
 
-def _produce(picture: _Picture, stage: Stage, wave: str, speed: float) -> None:
+def _produce(picture: _Picture, stage: DemoStage, wave: str, speed: float) -> None:
     messages = 0
     found = samples()
     for name, rows in found.items():
@@ -79,7 +79,7 @@ def _produce(picture: _Picture, stage: Stage, wave: str, speed: float) -> None:
     picture.tell(f"{len(found)} producers enqueue {messages} messages")
 
 
-def _kill(picture: _Picture, stage: Stage, victim: Keeper, standby: Keeper) -> float:
+def _kill(picture: _Picture, stage: DemoStage, victim: KeeperProcess, standby: KeeperProcess) -> float:
     killed = time.monotonic()
     kill(victim)
     picture.tell(f"kill -9 {victim.process.pid}: the keeper and its claims are gone")
@@ -92,7 +92,7 @@ def _kill(picture: _Picture, stage: Stage, victim: Keeper, standby: Keeper) -> f
 class _Picture(Live):
     """The wheel as a ring of seconds."""
 
-    def __init__(self, out: Output, wheel: Wheel, stage: Stage) -> None:
+    def __init__(self, out: Output, wheel: Wheel, stage: DemoStage) -> None:
         super().__init__(out, rows=HEIGHT + 2, columns=72, events=_EVENTS)
         self._wheel = wheel
         self._stage = stage

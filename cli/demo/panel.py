@@ -19,7 +19,7 @@ from ..show.picture import bars
 from ..show.text import clip, pad, safe
 from ..times import US_PER_S, to_datetime
 from .live import Live
-from .stage import Stage, read_lines_from
+from .stage import DemoStage, read_lines_from
 
 BARS = 36
 _STEP_US = US_PER_S // 4
@@ -28,7 +28,7 @@ _EVENTS = 7
 
 
 @dataclass
-class Disk:
+class DiskPanel:
     """A directory that stands for a disk, and the wheel in it."""
 
     name: str
@@ -107,7 +107,9 @@ class Confirmed:
 class Panel(Live):
     """A row for each disk, and the last messages that fired."""
 
-    def __init__(self, out: Output, stage: Stage, disks: Sequence[Disk], confirmed: Confirmed, speed: float) -> None:
+    def __init__(
+        self, out: Output, stage: DemoStage, disks: Sequence[DiskPanel], confirmed: Confirmed, speed: float
+    ) -> None:
         super().__init__(out, rows=len(disks) + _TICKER + 7, columns=76, events=_EVENTS)
         self._stage = stage
         self._disks = disks
@@ -156,7 +158,7 @@ class Panel(Live):
             "",
         ]
 
-    def _row(self, disk: Disk) -> str:
+    def _row(self, disk: DiskPanel) -> str:
         style = self._out.style
         if disk.pending is None:
             return f"  {disk.name}  {style(disk.says, 'red' if disk.is_lost else None, bold=disk.is_lost)}"

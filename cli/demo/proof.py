@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..show.output import Output
-from .stage import Keeper
+from .stage import KeeperProcess
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Proof:
         return self.late_ms[min(len(self.late_ms) - 1, int(share * len(self.late_ms)))] if self.late_ms else 0.0
 
 
-def prove(enqueued: list[str], keepers: list[Keeper]) -> Proof:
+def prove(enqueued: list[str], keepers: list[KeeperProcess]) -> Proof:
     """Compare the confirmed with the fired messages."""
     times: Counter[str] = Counter()
     first: dict[str, float] = {}

@@ -48,7 +48,7 @@ def samples() -> dict[str, list[dict[str, Any]]]:
 
 
 @dataclass
-class Keeper:
+class KeeperProcess:
     """A `filewheel run`, and its output so far."""
 
     name: str
@@ -92,13 +92,13 @@ def read_lines_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]
     return [json.loads(line) for line in whole.splitlines()], offset + len(whole)
 
 
-class Stage:
+class DemoStage:
     """The demo's processes, in their own directory. A context manager that ends them all."""
 
     def __init__(self, where: Path, wheel: Path) -> None:
         self._where = where
         self.wheel = wheel
-        self.keepers: list[Keeper] = []
+        self.keepers: list[KeeperProcess] = []
         self._producers: list[tuple[subprocess.Popen[bytes], Path]] = []
         self._others: list[subprocess.Popen[bytes]] = []
         self._env = {**os.environ, "PYTHONPATH": _python_path()}
@@ -133,21 +133,21 @@ class Stage:
                 start_new_session=True,
             )  # fmt: skip
 
-    def keeper(self, wheel: Path | None = None) -> Keeper:
+    def keeper(self, wheel: Path | None = None) -> KeeperProcess:
         """Start a keeper; the first one of a wheel fires, the others stand by."""
         name = f"keeper-{len(self.keepers) + 1}"
         log = self._where / f"{name}.jsonl"
         log.touch()
-        keeper = Keeper(name, self._start(["run"], None, log, wheel=wheel), log)
+        keeper = KeeperProcess(name, self._start(["run"], None, log, wheel=wheel), log)
         self.keepers.append(keeper)
         return keeper
 
-    def is_keeper(self, keeper: Keeper, wheel: Path | None = None) -> bool:
+    def is_keeper(self, keeper: KeeperProcess, wheel: Path | None = None) -> bool:
         """Return whether a process is the keeper of a wheel."""
         with Wheel(wheel or self.wheel) as opened:
             return opened.stats().keeper_pid == keeper.process.pid
 
-    def await_keeper(self, keeper: Keeper, wheel: Path | None = None) -> None:
+    def await_keeper(self, keeper: KeeperProcess, wheel: Path | None = None) -> None:
         """Wait until a process is the keeper. Raises Failure when it ends, or takes too long."""
         end = time.monotonic() + PATIENCE_S
         while not self.is_keeper(keeper, wheel):
@@ -204,7 +204,7 @@ class Stage:
         return ""
 
 
-def kill(keeper: Keeper) -> None:
+def kill(keeper: KeeperProcess) -> None:
     """Kill a keeper with SIGKILL."""
     keeper.process.send_signal(signal.SIGKILL)
     keeper.process.wait()

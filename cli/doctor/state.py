@@ -26,7 +26,7 @@ _SAID = ("role", "files", "keeper", "alive", "lag", "room")
 """Health checks whose text holds nothing that a user named; the text of a pause does."""
 
 
-class State:
+class DoctorState:
     """The parts that were read, and the failures of those that could not be."""
 
     def __init__(self, path: str, *, verify: bool) -> None:

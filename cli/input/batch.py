@@ -17,7 +17,7 @@ from filewheel.timespec import check_due, delay_us
 from filewheel.tools.dump import payload_of
 
 from ..show.output import Output
-from ..show.progress import Progress
+from ..show.progress import ProgressLine
 from ..times import to_datetime
 from .lines import Spool, parse_object, read_lines
 from .params import pack_json, read_delay, read_time
@@ -34,7 +34,7 @@ _OF_MORE = frozenset({"schedule", "kwargs"})
 """Keys of schedules and calls, which these lines do not carry over."""
 
 
-class Row(NamedTuple):
+class MessageRow(NamedTuple):
     """One message to be enqueued."""
 
     due_us: int
@@ -47,7 +47,7 @@ class Row(NamedTuple):
 
 
 @dataclass
-class Defaults:
+class MessageDefaults:
     """The command line's values for lines without their own."""
 
     due_us: int | None
@@ -58,25 +58,27 @@ class Defaults:
 
 
 @dataclass
-class Intake:
+class MessageReader:
     """Reads and checks lines, and counts those that need a note."""
 
     now_us: int
     wheel: Wheel
-    defaults: Defaults
+    defaults: MessageDefaults
     past: int = 0
     local: int = 0
     bad: list[str] = field(default_factory=list)
 
-    def plain_row(self, line: bytes | None, number: int) -> Row:
+    def plain_row(self, line: bytes | None, number: int) -> MessageRow:
         """Make a message from a whole line."""
         if line is None:
             raise BadArgument(f"line {number}: over the limit of {self.wheel.payload_bytes_max} bytes a message")
         if self.defaults.due_us is None:
             raise BadArgument("no due time")
-        return Row(self.defaults.due_us, line, self.defaults.topic, {**self.defaults.headers, **self.defaults.terms})
+        return MessageRow(
+            self.defaults.due_us, line, self.defaults.topic, {**self.defaults.headers, **self.defaults.terms}
+        )
 
-    def json_row(self, line: bytes | None, number: int) -> Row:
+    def json_row(self, line: bytes | None, number: int) -> MessageRow:
         """Make a message from a JSON object. Raises BadArgument, which names the line."""
         fields = parse_object(line, number)
         try:
@@ -86,7 +88,7 @@ class Intake:
         except OverflowError:
             raise BadArgument(f"line {number}: due after the year 9999") from None
 
-    def _row(self, fields: dict[str, Any]) -> Row:
+    def _row(self, fields: dict[str, Any]) -> MessageRow:
         for key in fields:
             if key in _OF_MORE:
                 raise BadArgument(f"{key!r}: a schedule or a call", hint="`filewheel dump` and `load` carry it over")
@@ -105,7 +107,7 @@ class Intake:
         if named is not None and key != named:
             raise BadArgument(f"'key' is {key!r}, and the header {KEY} says {named!r}")
         self.wheel.check_message(payload, topic=topic, headers=headers, key=key)
-        return Row(due_us, payload, topic, headers, key)
+        return MessageRow(due_us, payload, topic, headers, key)
 
     def _payload(self, fields: dict[str, Any]) -> bytes:
         if "args" not in fields:
@@ -139,7 +141,7 @@ class Intake:
             raise BadArgument(f"'due_us' is microseconds since the epoch, not {value!r}")
         return check_due(value)
 
-    def read(self, stream: BinaryIO, spool: Spool, progress: Progress, *, json: bool, out: Output | None) -> None:
+    def read(self, stream: BinaryIO, spool: Spool, progress: ProgressLine, *, json: bool, out: Output | None) -> None:
         """Check every line and spool the good ones. `out` reports bad ones; without it, the first raises."""
         # JSON may write one byte of a payload as six characters.
         largest = self.wheel.payload_bytes_max
@@ -165,12 +167,12 @@ class Intake:
             spool.add(row._replace(line=number))
 
 
-def portions(spool: Spool) -> Iterator[list[Row]]:
+def portions(spool: Spool) -> Iterator[list[MessageRow]]:
     """Yield the spooled rows in portions, each for one commit."""
-    rows: list[Row] = []
+    rows: list[MessageRow] = []
     size = 0
     for fields in spool.rows():
-        row = Row(*fields)
+        row = MessageRow(*fields)
         rows.append(row)
         size += len(row.payload) + 64
         if len(rows) >= _PORTION_ROWS or size >= _PORTION_BYTES:
@@ -182,7 +184,7 @@ def portions(spool: Spool) -> Iterator[list[Row]]:
 
 def enqueue_all(
     wheel: Wheel, spool: Spool, sync: Sync | None, on_conflict: OnConflict
-) -> Iterator[tuple[list[Row], list[MessageId | KeyHeld]]]:
+) -> Iterator[tuple[list[MessageRow], list[MessageId | KeyHeld]]]:
     """Enqueue the spooled rows in portions; yield each when it is as durable as `sync` requires.
 
     A row whose key is held has the error in place of its id.
@@ -200,7 +202,7 @@ def enqueue_all(
 
 
 def _enqueue_portion(
-    wheel: Wheel, rows: Sequence[Row], sync: Sync | None, on_conflict: OnConflict
+    wheel: Wheel, rows: Sequence[MessageRow], sync: Sync | None, on_conflict: OnConflict
 ) -> list[MessageId | KeyHeld]:
     """Enqueue rows as one commit, except those whose key is held; the first of several with one key gets it."""
     made: dict[int, MessageId | KeyHeld] = {}
@@ -224,7 +226,9 @@ def _enqueue_portion(
     return [made[n] for n in range(len(rows))]
 
 
-def _enqueue_many(wheel: Wheel, rows: Sequence[Row], sync: Sync | None, on_conflict: OnConflict) -> Sequence[MessageId]:
+def _enqueue_many(
+    wheel: Wheel, rows: Sequence[MessageRow], sync: Sync | None, on_conflict: OnConflict
+) -> Sequence[MessageId]:
     keys = [row.key for row in rows]
     has_keys = any(key is not None for key in keys)
     return wheel.enqueue_many(

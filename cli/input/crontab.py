@@ -54,7 +54,7 @@ _HELP = "five fields and a command: 30 3 * * * backup.sh"
 
 
 @dataclass(frozen=True)
-class Job:
+class CronJob:
     """A job of a crontab."""
 
     line: int
@@ -66,7 +66,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Problem:
+class BadCronLine:
     """A line that cannot be taken, why, and what to do."""
 
     line: int
@@ -87,8 +87,8 @@ def is_system_crontab(path: str) -> bool:
 class Crontab:
     """What a crontab says."""
 
-    jobs: list[Job] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    jobs: list[CronJob] = field(default_factory=list)
+    problems: list[BadCronLine] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What means something else here."""
     verbs: frozenset[str] = frozenset()
@@ -112,7 +112,7 @@ class Crontab:
                 self._line(number, text)
             except BadArgument as exc:
                 self._next_name = ""
-                self.problems.append(Problem(number, text[:120], exc.what, exc.hint or ""))
+                self.problems.append(BadCronLine(number, text[:120], exc.what, exc.hint or ""))
         return self
 
     def _line(self, number: int, text: str) -> None:
@@ -161,7 +161,7 @@ class Crontab:
         if not tz:
             raise BadArgument("a crontab is in local time, and its zone is not said", hint=f"--tz {machine_zone()}")
         self._check_user(command)
-        self.jobs.append(Job(number, self._named(command), when, tz, self._body(command), text))
+        self.jobs.append(CronJob(number, self._named(command), when, tz, self._body(command), text))
 
     def _named(self, command: str) -> str:
         """Return the name of a job: that of the comment above it, or one that follows from its command."""

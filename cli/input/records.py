@@ -25,7 +25,7 @@ _OTHER_KEYS = frozenset(
 _KEYS = frozenset({"target", "payload", "payload_b64", "in", "at", "due_us", "key", "target_key", "headers"})
 
 
-class Row(NamedTuple):
+class RecordRow(NamedTuple):
     """One record to be sent."""
 
     target: str
@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 
 @dataclass
-class Defaults:
+class RecordDefaults:
     """The command line's values for lines without their own."""
 
     target: str | None
@@ -49,7 +49,9 @@ class Defaults:
     now_us: int
 
 
-def spooled(stream: BinaryIO, spool: Spool, defaults: Defaults, check: Callable[[Row], None], *, json: bool) -> None:
+def spooled(
+    stream: BinaryIO, spool: Spool, defaults: RecordDefaults, check: Callable[[RecordRow], None], *, json: bool
+) -> None:
     """Check every line and spool it. Raises BadArgument, which names the line."""
     for number, line in read_lines(stream, LINE_BYTES_MAX):
         if json and line is not None and not line.strip():
@@ -65,18 +67,18 @@ def spooled(stream: BinaryIO, spool: Spool, defaults: Defaults, check: Callable[
         spool.add(row)
 
 
-def rows(spool: Spool) -> Iterator[Row]:
+def rows(spool: Spool) -> Iterator[RecordRow]:
     """Yield the checked rows."""
     for fields in spool.rows():
-        yield Row(*fields)
+        yield RecordRow(*fields)
 
 
-def _of_line(line: bytes, defaults: Defaults) -> Row:
+def _of_line(line: bytes, defaults: RecordDefaults) -> RecordRow:
     assert defaults.target is not None
-    return Row(defaults.target, line, defaults.delay_us, defaults.due_us, None, None, defaults.headers)
+    return RecordRow(defaults.target, line, defaults.delay_us, defaults.due_us, None, None, defaults.headers)
 
 
-def _of_object(fields: dict[str, Any], defaults: Defaults) -> Row:
+def _of_object(fields: dict[str, Any], defaults: RecordDefaults) -> RecordRow:
     for key in fields:
         if key not in _KEYS and key not in _OTHER_KEYS:
             raise BadArgument(f"unknown key {key!r}", hint=f"the keys are {', '.join(sorted(_KEYS))}")
@@ -84,12 +86,12 @@ def _of_object(fields: dict[str, Any], defaults: Defaults) -> Row:
     if target is None:
         raise BadArgument("no target", hint="a key target, or --target for all lines")
     headers = fields.get("headers", defaults.headers)
-    return Row(
+    return RecordRow(
         target, payload_of(fields), *_due(fields, defaults), fields.get("key"), fields.get("target_key"), headers
     )
 
 
-def _due(fields: dict[str, Any], defaults: Defaults) -> tuple[int | None, int | None]:
+def _due(fields: dict[str, Any], defaults: RecordDefaults) -> tuple[int | None, int | None]:
     given = [key for key in ("in", "at", "due_us") if key in fields]
     if len(given) > 1:
         raise BadArgument(f"give one of {', '.join(given)}")

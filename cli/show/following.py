@@ -21,7 +21,7 @@ from filewheel.tools.dump import iso
 from .. import times
 from .members import lag_text, member_fields, report_fields, trouble_of, work_text
 from .output import Output
-from .progress import Progress
+from .progress import ProgressLine
 from .text import clip, count, safe
 
 log = logging.getLogger("filewheel.replicate")
@@ -90,7 +90,7 @@ def status_line(status: SetStatus) -> str:
 class Watch:
     """Polls the set while a replicator runs. A context manager."""
 
-    def __init__(self, out: Output, teller: Teller, progress: Progress, summary_s: float) -> None:
+    def __init__(self, out: Output, teller: Teller, progress: ProgressLine, summary_s: float) -> None:
         self._out = out
         self._teller = teller
         self._progress = progress

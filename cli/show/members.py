@@ -17,7 +17,7 @@ from filewheel.live.backups import state_of as state_of
 from filewheel.live.backups import trouble_of as trouble_of
 
 from .output import Output
-from .progress import Progress
+from .progress import ProgressLine
 from .text import count, safe, size, span
 
 if TYPE_CHECKING:  # loaded only where there is a set
@@ -135,7 +135,7 @@ def set_line(status: SetStatus) -> str:
 class Copying:
     """The progress of the copies to all backups together; the library calls it from any thread."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: ProgressLine) -> None:
         self._progress = progress
         self._lock = threading.Lock()
         self._parts: dict[str, tuple[int, int]] = {}

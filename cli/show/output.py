@@ -22,7 +22,7 @@ from filewheel import Wheel
 from filewheel.tools import Directory, open_directory
 
 from ..failure import Failure
-from .progress import Progress
+from .progress import ProgressLine
 from .text import AWAY, SHORT_TIME, clip, pad, safe, to_line, width, wrap
 
 BLOCKS = "▁▂▃▄▅▆▇█▏▎▍▌▋▊▉━─…→·µ"
@@ -79,7 +79,7 @@ class Output:
         self.quiet = False
         self.colour = "auto"
         self.force = False
-        self._progress: Progress | None = None
+        self._progress: ProgressLine | None = None
         self._heard = _Heard(self)
 
     # -- streams -----------------------------------------------------------------------------------------------
@@ -301,10 +301,10 @@ class Output:
         return click.confirm(safe(question), default=False, err=True)
 
     @contextlib.contextmanager
-    def progress(self, label: str, total: int | None = None) -> Iterator[Progress]:
+    def progress(self, label: str, total: int | None = None) -> Iterator[ProgressLine]:
         """Show the progress of a long job on a terminal, unless `--quiet`."""
         shown = self.is_terminal(sys.stderr) and not self.quiet and os.environ.get("TERM") != "dumb"
-        with Progress(label, total, sys.stderr if shown else None, blocks=_can_encode(sys.stderr)) as progress:
+        with ProgressLine(label, total, sys.stderr if shown else None, blocks=_can_encode(sys.stderr)) as progress:
             self._progress = progress
             try:
                 yield progress

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from filewheel.live.ahead import Ahead as Ahead
-from filewheel.live.ahead import View
+from filewheel.live.ahead import BarRow
 
 from .text import count, local, pad, width
 
@@ -16,7 +16,7 @@ Style = Callable[[str, str], str]
 """(text, role) → coloured text; roles are bar, axis, title, late."""
 
 
-def label(view: View, i: int) -> str:
+def label(view: BarRow, i: int) -> str:
     """Return the label of a view's i-th bar."""
     if i == 0 and view.step_s == 1:
         return "now"
@@ -49,14 +49,14 @@ def lying_bar(number: int, most: int, columns: int, *, blocks: bool) -> str:
     return "█" * (eighths // 8) + ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8]
 
 
-def axis(view: View, *, blocks: bool) -> str:
+def axis(view: BarRow, *, blocks: bool) -> str:
     """Draw the line under the bars, with its labels."""
     mark, line = ("┴", "─") if blocks else ("+", "-")
     parts = [f"{mark}{label(view, i)}".ljust(view.tick, line) for i in range(0, view.bars, view.tick)]
     return "".join(parts)[: view.bars]
 
 
-def draw_view(view: View, counts: list[int], height: int, style: Style, *, blocks: bool) -> list[str]:
+def draw_view(view: BarRow, counts: list[int], height: int, style: Style, *, blocks: bool) -> list[str]:
     """Draw one view: a title, the bars, the axis."""
     total, top = sum(counts), max(counts)
     title = style(view.name.ljust(13), "title")

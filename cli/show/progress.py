@@ -18,7 +18,7 @@ _EVERY_S = 0.1
 _BAR = 24
 
 
-class Progress:
+class ProgressLine:
     """Counts up to `total`, which may be unknown (None)."""
 
     def __init__(self, label: str, total: int | None, stream: TextIO | None, *, blocks: bool = True) -> None:

@@ -16,7 +16,7 @@ from .trace import Step
 
 
 @dataclass(frozen=True)
-class Event:
+class TraceEvent:
     """What happened to a timer. `place` is the level and the slot where it waits now, and `before` those of before."""
 
     tick: int
@@ -51,7 +51,7 @@ def _shown(place: tuple[int, int] | None) -> str:
     return "fires at once" if place is None else f"level {place[0]} slot {place[1]}"
 
 
-class Turning:
+class TracePlayer:
     """The wheel of a trace. `frames` plays it; after each the picture may be drawn from `wheel`."""
 
     def __init__(self, steps: Sequence[Step], slots: int, levels: int) -> None:
@@ -61,7 +61,7 @@ class Turning:
         self._due: dict[str, int] = {}
         self.fired = 0
 
-    def frames(self) -> Iterator[list[Event]]:
+    def frames(self) -> Iterator[list[TraceEvent]]:
         """Play the trace to the last timer; yield the events of each tick that has any."""
         wheel = self.wheel
         while self._steps or len(wheel):
@@ -86,31 +86,31 @@ class Turning:
                 found.append((wheel.now // span + 1) * span)
         return min(found)
 
-    def _advance(self) -> list[Event]:
+    def _advance(self) -> list[TraceEvent]:
         wheel = self.wheel
         now = wheel.now if self._to is None else self._to
         before = {name: place for name, entry in self._entries.items() if (place := _place(entry)) is not None}
-        fired: list[Event] = []
-        wheel.advance(now, lambda entry: fired.append(Event(now, "fire", entry.item, self._due[entry.item])))
+        fired: list[TraceEvent] = []
+        wheel.advance(now, lambda entry: fired.append(TraceEvent(now, "fire", entry.item, self._due[entry.item])))
         self.fired += len(fired)
         for event in fired:
             self._entries.pop(event.name)
         moved = [
-            Event(now, "demote", name, self._due[name], place, before[name])
+            TraceEvent(now, "demote", name, self._due[name], place, before[name])
             for name, entry in self._entries.items()
             if (place := _place(entry)) is not None and name in before and before[name] != place
         ]
         return moved + fired
 
-    def _do(self, step: Step) -> Event:
+    def _do(self, step: Step) -> TraceEvent:
         if step.delay is None:
             entry = self._entries.pop(step.name, None)
             if entry is None or not self.wheel.stop(entry):
-                return Event(step.tick, "stop", f"{step.name} (it has fired)", self._due[step.name])
-            return Event(step.tick, "stop", step.name, self._due[step.name])
+                return TraceEvent(step.tick, "stop", f"{step.name} (it has fired)", self._due[step.name])
+            return TraceEvent(step.tick, "stop", step.name, self._due[step.name])
         due = self._due[step.name] = step.tick + step.delay
         entry = self._entries[step.name] = self.wheel.start(due, step.name)
-        return Event(step.tick, "start", step.name, due, _place(entry))
+        return TraceEvent(step.tick, "start", step.name, due, _place(entry))
 
 
 def _place(entry: Entry[str]) -> tuple[int, int] | None:

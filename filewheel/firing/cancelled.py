@@ -55,7 +55,7 @@ class CancelledIds(set[MessageId]):
         return self.outcomes.get(id_, Cancelled.NOT_FOUND)
 
 
-class Look:
+class BegunLook:
     """One call's two reads of the file; construction does the first, before the call looks for its messages."""
 
     def __init__(self, directory: Directory) -> None:

@@ -22,7 +22,7 @@ from filewheel.firing.old_dead import OldDead
 from filewheel.firing.purge import requests, take_out
 from filewheel.firing.reserve import Reserve
 from filewheel.keys.index import Keys
-from filewheel.keys.upkeep import Upkeep
+from filewheel.keys.upkeep import Compactor
 from filewheel.laps.deal import (
     CHUNK_BYTES,
     OPEN_AHEAD_S,
@@ -73,7 +73,7 @@ class Housekeeper:
         `publish` writes the ends of runs so far to the history, for a purge.
         """
         self._store = store
-        self._keys = Upkeep(keys)
+        self._keys = Compactor(keys)
         self._finished = finished
         self._disk = store.disk
         self._clock = store.clock

@@ -34,7 +34,7 @@ class KeyEntry:
 
 
 @dataclass(frozen=True)
-class Unreadable:
+class UnreadableBytes:
     """Bytes of a bucket that are no entry."""
 
     offset: int
@@ -59,7 +59,7 @@ def listed(data: bytes, seed: int, hash_: bytes) -> list[bytes]:
     return list(ids)
 
 
-def entries(data: bytes, seed: int) -> Iterator[KeyEntry | Unreadable]:
+def entries(data: bytes, seed: int) -> Iterator[KeyEntry | UnreadableBytes]:
     """Yield a bucket's entries, and the unreadable bytes between them. Zeros at the beginning or end are skipped."""
     at = bad = len(data) - len(data.lstrip(b"\0"))
     while at < len(data):
@@ -69,14 +69,14 @@ def entries(data: bytes, seed: int) -> Iterator[KeyEntry | Unreadable]:
             at = len(data) if at < 0 else at
             continue
         if at > bad:
-            yield Unreadable(bad, at)
+            yield UnreadableBytes(bad, at)
         hash_ = data[at : at + ENTRY_BYTES][_HASH]
         if hash_ != _NO_KEY:
             yield KeyEntry(at, hash_, id_)
         at = bad = at + ENTRY_BYTES
     end = len(data.rstrip(b"\0"))
     if end > bad:
-        yield Unreadable(bad, end)
+        yield UnreadableBytes(bad, end)
 
 
 def _entry_at(data: bytes, at: int, seed: int) -> bytes | None:

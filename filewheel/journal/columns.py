@@ -91,7 +91,7 @@ def _plain(headers: Mapping[str, str]) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True)
-class Run:
+class BatchPart:
     """A part of a batch that is one frame."""
 
     dues_us: Sequence[int]
@@ -107,7 +107,7 @@ def runs_of(
     payloads: Sequence[bytes],
     limit_bytes: int,
     size_bytes: int | None = None,
-) -> list[Run]:
+) -> list[BatchPart]:
     """Cut a batch into runs of at most `limit_bytes` (a larger message is alone); nearly always one.
 
     `size_bytes` is that of all payloads, where it is known.
@@ -118,14 +118,14 @@ def runs_of(
         extra = _PUT_BYTES + len(middle)
         whole = extra * len(payloads) + (sum(map(len, payloads)) if size_bytes is None else size_bytes)
         if whole <= limit_bytes:
-            return [Run(dues_us, middle, payloads, whole)]
+            return [BatchPart(dues_us, middle, payloads, whole)]
         sizes = [extra + len(p) for p in payloads]
     else:
         sizes = [_PUT_BYTES + len(m) + len(p) for m, p in zip(middle, payloads, strict=True)]
     cuts = portions(sizes, limit_bytes)
     if len(cuts) == 1:
-        return [Run(dues_us, middle, payloads, sum(sizes))]
+        return [BatchPart(dues_us, middle, payloads, sum(sizes))]
     return [
-        Run(dues_us[a:b], middle if isinstance(middle, bytes) else middle[a:b], payloads[a:b], sum(sizes[a:b]))
+        BatchPart(dues_us[a:b], middle if isinstance(middle, bytes) else middle[a:b], payloads[a:b], sum(sizes[a:b]))
         for a, b in cuts
     ]

@@ -25,7 +25,7 @@ from filewheel.format.ids import Ids
 from filewheel.format.record import ID, PUT_PREFIX, RESCHEDULED, pack_drop
 from filewheel.format.settings import Sync
 from filewheel.journal.appender import SEGMENT_BYTES, Appender
-from filewheel.journal.columns import Run, runs_of
+from filewheel.journal.columns import BatchPart, runs_of
 from filewheel.journal.copies import Copies
 from filewheel.journal.segment import FILL_BYTES
 from filewheel.message import ID_END, MessageId, receipt
@@ -290,7 +290,7 @@ class Journal:
             copies = self.wait_durable(ticket, sync)
         return Ids(ids[0] if len(ids) == 1 else b"".join(ids), copies, least)
 
-    def _put_run(self, run: Run) -> tuple[bytes, bytes, int]:
+    def _put_run(self, run: BatchPart) -> tuple[bytes, bytes, int]:
         """Write puts as one frame; return their joined ids, the smallest id, and the ticket to wait with."""
         with self.appender.one_call():
             count = len(run.payloads)

@@ -14,10 +14,10 @@ from filewheel.kafka.assemble import delay_service, level_service
 from filewheel.kafka.dead import DeadLetter, dead_letters, revive
 from filewheel.kafka.levels.naming import Level, level_for, parse_levels
 from filewheel.kafka.levels.service import LevelService, LevelStatus
-from filewheel.kafka.node.health import Health, Problem
-from filewheel.kafka.node.listen import Listener, Observed
+from filewheel.kafka.node.health import NodeHealth, Problem
+from filewheel.kafka.node.listen import Observed, StatusServer
 from filewheel.kafka.node.service import DelayService, PartitionStatus
-from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.settings import NodeSettings
 from filewheel.kafka.produce.async_producer import AsyncDelayProducer
 from filewheel.kafka.produce.delivery import Delivered, Delivery
 from filewheel.kafka.produce.producer import DelayProducer
@@ -34,19 +34,19 @@ __all__ = [
     "DelayService",
     "Delivered",
     "Delivery",
-    "Health",
     "KafkaScheduler",
     "Level",
     "LevelService",
     "LevelStatus",
-    "Listener",
+    "NodeHealth",
+    "NodeSettings",
     "Observed",
     "PartitionReport",
     "PartitionStatus",
     "Policy",
     "Problem",
     "Repeats",
-    "Settings",
+    "StatusServer",
     "TopicReport",
     "WaitingRecord",
     "address_of",

@@ -22,12 +22,12 @@ from filewheel.kafka.levels.service import LevelService
 from filewheel.kafka.node.note import About
 from filewheel.kafka.node.rules import Rules
 from filewheel.kafka.node.service import DelayService
-from filewheel.kafka.node.settings import Settings
-from filewheel.kafka.node.tally import Tally
-from filewheel.kafka.node.upkeep import Kept
+from filewheel.kafka.node.settings import NodeSettings
+from filewheel.kafka.node.tally import NodeCounters
+from filewheel.kafka.node.upkeep import NeedsUpkeep
 from filewheel.kafka.partition.data_lock import DataLock
 from filewheel.kafka.partition.partition import Partition
-from filewheel.kafka.partition.position import Source
+from filewheel.kafka.partition.position import RecordOrigin
 from filewheel.kafka.records.options import Policy
 from filewheel.message import US_PER_S
 
@@ -48,7 +48,7 @@ def delay_service(
     *,
     group: str,
     node: str,
-    settings: Settings | None = None,
+    settings: NodeSettings | None = None,
     waits: bool = False,
 ) -> DelayService:
     """Return the service of one node; its `run` serves. Wheels are kept in `data/<topic>/<partition>/`.
@@ -59,7 +59,7 @@ def delay_service(
     Raises BadArgument without confluent-kafka; NoBroker, MissingTopic, NotAllowed; Locked when another node uses the
     same data.
     """
-    settings = settings or Settings()
+    settings = settings or NodeSettings()
     if "session.timeout.ms" in config:
         settings = replace(settings, session_s=float(config["session.timeout.ms"]) / 1000)
     transport = ConfluentTransport(
@@ -69,12 +69,12 @@ def delay_service(
     lock = DataLock(data, policy.topic)
     rules = Rules(policy, node, topics.topic_id, exactly_once=settings.exactly_once)
 
-    def open_wheel(partition: int, on_work: Callable[[Kept], None]) -> Partition:
+    def open_wheel(partition: int, on_work: Callable[[NeedsUpkeep], None]) -> Partition:
         path = os.path.join(os.fspath(data), policy.topic, str(partition))
-        source = Source(topics.cluster_id, policy.topic, partition, topics.topic_id, policy.digest)
+        source = RecordOrigin(topics.cluster_id, policy.topic, partition, topics.topic_id, policy.digest)
         return Partition(path, source, keyed=policy.keyed, on_work=on_work)
 
-    tally = Tally(policy.topic, policy.dead_letter_topic)
+    tally = NodeCounters(policy.topic, policy.dead_letter_topic)
     service = DelayService(
         transport, open_wheel, rules, rules.understand, settings, topics=topics, tally=tally, lock=lock
     )

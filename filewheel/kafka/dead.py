@@ -12,7 +12,7 @@ from typing import Any
 
 from filewheel.checks import check_whole
 from filewheel.errors import FilewheelError, NoBroker, NotFound
-from filewheel.kafka.client.sender import Sender
+from filewheel.kafka.client.sender import TopicSender
 from filewheel.kafka.client.tail import last_records
 from filewheel.kafka.records import headers as h
 from filewheel.kafka.records.options import Policy
@@ -98,7 +98,7 @@ def revive(
     again = [Outgoing(topic, one.key if keeps_key else None, one.value, _headers(one)) for one in chosen]
     notes = [Outgoing(_dead_topic(topic, calls=calls), None, None, [(REVIVED, o.place.encode())]) for o in chosen]
     if chosen:
-        sender = Sender(config, topic, timeout_s=TIMEOUT_S)
+        sender = TopicSender(config, topic, timeout_s=TIMEOUT_S)
         try:
             sender.check()
             for records in (again, notes):
@@ -108,7 +108,7 @@ def revive(
     return chosen
 
 
-def _send(sender: Sender, records: Sequence[Outgoing]) -> None:
+def _send(sender: TopicSender, records: Sequence[Outgoing]) -> None:
     answers: list[tuple[int, int] | FilewheelError] = []
     for record in records:
         sender.send_within(record, answers.append)

@@ -12,7 +12,7 @@ from typing import Any
 from filewheel.checks import shown
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument, ClusterError
-from filewheel.kafka.client.group_view import GroupView, Member, View
+from filewheel.kafka.client.group_view import GroupMember, GroupSnapshot, GroupView
 from filewheel.kafka.client.reader import LogReader
 from filewheel.kafka.node.note import Note
 from filewheel.kafka.partition.marker import Marker
@@ -119,13 +119,13 @@ def repeats_of_other_options(config: Mapping[str, Any], topic: str, *, group: st
     return found
 
 
-def _look(config: Mapping[str, Any], group: str, topic: str) -> View:
+def _look(config: Mapping[str, Any], group: str, topic: str) -> GroupSnapshot:
     if not isinstance(group, str) or not group:
         raise BadArgument(f"group is the name of a consumer group, not {shown(group)}", hint=f"filewheel-{topic}")
     return GroupView(config, group, Policy(topic).topic).look()
 
 
-def reports_of(view: View, now_ms: int) -> list[PartitionReport]:
+def reports_of(view: GroupSnapshot, now_ms: int) -> list[PartitionReport]:
     """Return a report for each partition of a view."""
     owners = {p: member for member in view.members or () for p in member.partitions}
     notes = {p: Note.unpack(text) for p, (_, text) in view.committed.items()}
@@ -143,8 +143,8 @@ def reports_of(view: View, now_ms: int) -> list[PartitionReport]:
 
 def _report(
     partition: int,
-    view: View,
-    member: Member | None,
+    view: GroupSnapshot,
+    member: GroupMember | None,
     note: Note | None,
     following: set[str],
     differ: str,
@@ -173,7 +173,9 @@ def _report(
     )
 
 
-def _problem(view: View, owner: str | None, note: Note | None, log: tuple[int, int] | None, now_ms: int) -> str:
+def _problem(
+    view: GroupSnapshot, owner: str | None, note: Note | None, log: tuple[int, int] | None, now_ms: int
+) -> str:
     if owner is None and view.members is not None:
         return "no owner: no node of the group serves it"
     if log is None:

@@ -17,7 +17,7 @@ from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile, is_unreadable
 from filewheel.errors import Damaged, DiskError
 from filewheel.format import layout
-from filewheel.format.key_entries import Unreadable, entries
+from filewheel.format.key_entries import UnreadableBytes, entries
 from filewheel.format.record import key_of
 from filewheel.keys.index import Keys
 from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
@@ -173,7 +173,7 @@ def _check_file(directory: Directory, bucket: int, add: Add) -> None:
             add("damage", name, 0, 0, unreadable(exc.__cause__), "")
         return
     for item in entries(data, directory.seed(name)):
-        if isinstance(item, Unreadable):
+        if isinstance(item, UnreadableBytes):
             # A torn entry looks the same. It matters only when a living message is not listed, which is reported.
             add("note", name, item.offset, item.end, "no entry: one that never completed, or damage", "")
 

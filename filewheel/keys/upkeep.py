@@ -17,7 +17,7 @@ from filewheel.disk.directory import Directory
 from filewheel.disk.quarantine import NOT_DIRECTORY, NOT_FILE, Quarantine, is_foreign, put_aside
 from filewheel.disk.replace import put_in_place, write_aside
 from filewheel.format import layout
-from filewheel.format.key_entries import ENTRY_BYTES, KeyEntry, Unreadable, entries, pack_entry
+from filewheel.format.key_entries import ENTRY_BYTES, KeyEntry, UnreadableBytes, entries, pack_entry
 from filewheel.format.record import keyed_ids
 from filewheel.keys.index import Keys
 from filewheel.laps.window import Span, spans_of
@@ -34,7 +34,7 @@ _PAIR_BYTES = 32
 _TOO_LONG = "too long"
 
 
-class Upkeep:
+class Compactor:
     """Compacts the files of an index that have grown. Not thread-safe."""
 
     def __init__(self, keys: Keys) -> None:
@@ -189,7 +189,7 @@ class _Gathered:
             there = dict.fromkeys((e.hash, e.id) for e in found if isinstance(e, KeyEntry))
             new = self._take(bucket)
             lacking = new.keys() - there.keys()
-            if lacking or any(isinstance(e, Unreadable) for e in found):
+            if lacking or any(isinstance(e, UnreadableBytes) for e in found):
                 self._make_directory()
                 data = _packed(self._keys, bucket, there | new)
                 write_aside(self._disk, layout.key_tmp(bucket), data, flush=False)

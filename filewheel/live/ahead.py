@@ -20,7 +20,7 @@ _BEYOND = ((2, "1 to 2 days"), (7, "2 to 7 days"), (28, "1 to 4 weeks"), (365, "
 
 
 @dataclass(frozen=True)
-class View:
+class BarRow:
     """A row of bars, equal in time except for the partial ends."""
 
     name: str
@@ -37,12 +37,12 @@ class View:
         return min(self.end_us, self.start_us + i * self.step_s * US_PER_S)
 
 
-def views(now_us: int) -> list[View]:
+def views(now_us: int) -> list[BarRow]:
     """Return the three views of the time ahead."""
 
-    def view(name: str, unit: str, step_s: int, bars: int, tick: int) -> View:
+    def view(name: str, unit: str, step_s: int, bars: int, tick: int) -> BarRow:
         step_us = step_s * US_PER_S
-        return View(name, unit, now_us // step_us * step_us, step_s, now_us + bars * step_us, bars + 1, tick)
+        return BarRow(name, unit, now_us // step_us * step_us, step_s, now_us + bars * step_us, bars + 1, tick)
 
     return [
         view("next minute", "a second", 1, 60, 10),
@@ -83,7 +83,7 @@ class Ahead:
         """The number of overdue messages."""
         return self._below[self.now_us]
 
-    def counts(self, view: View) -> list[int]:
+    def counts(self, view: BarRow) -> list[int]:
         """Return a view's bars."""
         return [self._between(view.edge(i), view.edge(i + 1)) for i in range(view.bars)]
 

@@ -66,7 +66,7 @@ class _Publication:
     """Counts of the buckets of lateness; not cumulative."""
 
 
-class Meter:
+class RateMeter:
     """Remembers the publications of the last minute. Not thread-safe."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ from filewheel.live.ahead import Ahead
 from filewheel.live.backups import set_of
 from filewheel.live.health import MAX_LAG_S, Health, check_health
 from filewheel.live.pages import Page, Query, read_page
-from filewheel.live.rates import Meter, Rates, rates_of_ends
+from filewheel.live.rates import RateMeter, Rates, rates_of_ends
 from filewheel.live.remembered import Remembered, Seen
 from filewheel.live.schedules import Schedules, find_schedules, refreshed
 from filewheel.live.turning import Turning, turning
@@ -54,7 +54,7 @@ class _Opened:
         self.wheel = Wheel(path, force=force, env=env)
         self.directory: Directory = open_directory(path, write=False, force=force, env=env)
         clock = self.clock = env.clock
-        self.meter = Meter()
+        self.meter = RateMeter()
         self.stats = Remembered(self.wheel.stats, clock, least_s=0.5)
         self.turning = Remembered(partial(turning, self.wheel, clock), clock, least_s=0.9)
         self.ahead = Remembered(self._ahead, clock, least_s=5)

@@ -278,7 +278,7 @@ def recurrence_of(when: OneOrMore, tz: str) -> Recurrence:
 
 
 @dataclass(frozen=True)
-class Options:
+class ScheduleTerms:
     """The options of a schedule, as a caller gives them."""
 
     tz: str = "UTC"

@@ -15,7 +15,7 @@ from filewheel.errors import BadArgument
 from filewheel.format.limits import check_headers
 from filewheel.message import ARGS, RETRY, TIMEOUT, US_PER_S, to_datetime
 from filewheel.schedules.cron import Cron
-from filewheel.schedules.definition import UNSET, OneOrMore, Options, StoredSchedule, Time, Unset, recurrence_of
+from filewheel.schedules.definition import UNSET, OneOrMore, ScheduleTerms, StoredSchedule, Time, Unset, recurrence_of
 from filewheel.schedules.planting import Plant, own_headers
 from filewheel.schedules.recurrence import Every, Missed, Once, Recurrence, Unreadable
 
@@ -41,7 +41,7 @@ class Edit:
         """Return the schedule as it is to be. Raises BadArgument, also when the stored one cannot be read here."""
         recurrence = self._recurrence(living)
         is_once = isinstance(recurrence, Once)
-        before = Options(
+        before = ScheduleTerms(
             missed=living.missed,
             grace_s=living.grace_us / US_PER_S,
             jitter_s=living.jitter_us / US_PER_S,

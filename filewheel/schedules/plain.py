@@ -13,7 +13,7 @@ from filewheel.errors import BadArgument
 from filewheel.format.limits import bytes_of, check_headers, check_key, check_topic
 from filewheel.keys.unique import POLICIES
 from filewheel.message import DUE_END_US, KEY, SCHEDULE, US_PER_S
-from filewheel.schedules.definition import COUNT_MAX, GRACE_US, OneOrMore, Options, Time
+from filewheel.schedules.definition import COUNT_MAX, GRACE_US, OneOrMore, ScheduleTerms, Time
 from filewheel.schedules.planting import Plant
 from filewheel.schedules.recurrence import Missed
 
@@ -40,7 +40,7 @@ class PlainSchedule:
 
     def plant(self, payload_bytes_max: int) -> Plant:
         """Return it checked. Raises BadArgument, TooLarge."""
-        options = Options(self.tz, self.missed, self.grace_s, self.jitter_s, self.start, self.end, self.count)
+        options = ScheduleTerms(self.tz, self.missed, self.grace_s, self.jitter_s, self.start, self.end, self.count)
         check_choice("on_conflict", self.on_conflict, POLICIES)
         definition = options.defined(self.name, self.when, is_declared=False, source=self.source)
         plant = Plant(definition, self.payload, self.topic, dict(check_headers(self.headers or {})), self.on_conflict)

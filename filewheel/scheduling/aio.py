@@ -45,8 +45,8 @@ from filewheel.scheduling.events import Callback, Event
 from filewheel.scheduling.handler import AsyncHandler, P, R, Sender, Soon
 from filewheel.scheduling.job import Job, Transaction, present_job
 from filewheel.scheduling.life import STOP_S
-from filewheel.scheduling.options import At, Delay, Options
-from filewheel.scheduling.results import FIRST_WAIT_S, LAST_WAIT_S, Look, value_of
+from filewheel.scheduling.options import At, CallOptions, Delay
+from filewheel.scheduling.results import FIRST_WAIT_S, LAST_WAIT_S, ResultLook, value_of
 from filewheel.scheduling.scheduler import Named, Scheduler, is_job, topic_of
 from filewheel.values import Encode
 
@@ -219,7 +219,7 @@ class AsyncScheduler(Sender[Soon]):
         name: str,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        options: Options,
+        options: CallOptions,
         *,
         delay: Delay | None = None,
         at: At | None = None,
@@ -237,7 +237,7 @@ class AsyncScheduler(Sender[Soon]):
         self._telemetry.enqueued(name, id_)
         return id_
 
-    async def send_many(self, name: str, rows: Sequence[bulk.Row], options: Options, columns: bulk.Columns) -> Ids:
+    async def send_many(self, name: str, rows: Sequence[bulk.Row], options: CallOptions, columns: bulk.Columns) -> Ids:
         """Enqueue calls together, within the caller's open transaction if there is one."""
         calls = bulk.new_calls(name, rows, options, columns, self.codec.encode, self._positional(name))
         wheel = await self._opened()
@@ -344,7 +344,7 @@ class AsyncScheduler(Sender[Soon]):
 
     async def result(self, id_: MessageId | str, *, timeout_s: float = 0) -> Any:
         """Return what a call has returned; wait for it for `timeout_s` seconds (see Scheduler.result)."""
-        look = Look(id_)
+        look = ResultLook(id_)
         check_number("timeout_s", timeout_s, least=0, most=1e9)
         wheel = await self._opened()
         loop = asyncio.get_running_loop()

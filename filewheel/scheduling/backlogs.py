@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from filewheel.message import Message
 from filewheel.scheduling.handler import Handler, Handlers
-from filewheel.scheduling.lanes import Overdue
+from filewheel.scheduling.lanes import Throttle
 
 
 class Backlogs:
@@ -21,22 +21,22 @@ class Backlogs:
         self.held_max = 0 if rate_per_s is None and not own else held_max
         """How many messages are held back at once."""
         self._each = held_max // (own + 1)
-        self._common = Overdue(rate_per_s, now_us, self._each)
-        self._own: dict[str, Overdue] = {}
+        self._common = Throttle(rate_per_s, now_us, self._each)
+        self._own: dict[str, Throttle] = {}
         self.is_covered = self._common.is_covered
 
-    def __iter__(self) -> Iterator[Overdue]:
+    def __iter__(self) -> Iterator[Throttle]:
         yield self._common
         yield from self._own.values()
 
-    def of(self, handler: Handler[..., object], now_us: int) -> Overdue:
+    def of(self, handler: Handler[..., object], now_us: int) -> Throttle:
         """Return the backlog that a handler's overdue messages belong to."""
         rate_per_s = handler.terms.catch_up_per_s
         if rate_per_s is None:
             return self._common
         own = self._own.get(handler.name)
         if own is None:
-            own = self._own[handler.name] = Overdue(rate_per_s, now_us, self._each)
+            own = self._own[handler.name] = Throttle(rate_per_s, now_us, self._each)
         return own
 
     def take(self, now_us: int) -> list[Message]:

@@ -21,7 +21,7 @@ from filewheel.keys.unique import check_policy, key_held
 from filewheel.message import Message
 from filewheel.scheduling.call import NewCall, Positional, check_callable, pack_call, traced
 from filewheel.scheduling.job import Transaction, present_job
-from filewheel.scheduling.options import At, Delay, OnConflict, Options
+from filewheel.scheduling.options import At, CallOptions, Delay, OnConflict
 from filewheel.values import Encode
 
 Row = tuple[Sequence[Any], Mapping[str, Any]]
@@ -118,7 +118,7 @@ def alone(call: NewCall, delay: Delay | None, at: At | None) -> NewCalls:
 def new_calls(
     name: str,
     rows: Sequence[Row],
-    options: Options,
+    options: CallOptions,
     columns: Columns,
     encode: Encode | None = None,
     positional: Positional = list,

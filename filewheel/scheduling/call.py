@@ -18,7 +18,7 @@ from filewheel.message import ARGS, Message
 from filewheel.schedules.definition import Definition
 from filewheel.schedules.planting import Plant
 from filewheel.scheduling.job import Transaction, present_job, present_transaction
-from filewheel.scheduling.options import Options
+from filewheel.scheduling.options import CallOptions
 from filewheel.values import Encode, pack, unpack_call
 
 Positional = Callable[[], Sequence[str]]
@@ -91,7 +91,7 @@ def new_call(
     name: str,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    options: Options,
+    options: CallOptions,
     encode: Encode | None = None,
     positional: Positional = list,
 ) -> NewCall:

@@ -19,7 +19,7 @@ from filewheel.errors import BadArgument
 from filewheel.message import US_PER_S, MessageId
 from filewheel.metrics.metrics import Metrics
 from filewheel.schedules.definition import GRACE_US, When
-from filewheel.schedules.definition import Options as ScheduleTerms
+from filewheel.schedules.definition import ScheduleTerms as ScheduleTerms
 from filewheel.schedules.planting import Plant
 from filewheel.schedules.recurrence import Missed
 from filewheel.scheduling.arguments import PLAIN, Codec
@@ -27,7 +27,7 @@ from filewheel.scheduling.around import Hook, check_hook, is_async
 from filewheel.scheduling.call import ANY, call_plant
 from filewheel.scheduling.handler import Handler, Handlers, P, R, Sender, Terms, Where, where_of
 from filewheel.scheduling.job import Job
-from filewheel.scheduling.options import At, Options
+from filewheel.scheduling.options import At, CallOptions
 from filewheel.scheduling.outcome import Retry
 from filewheel.scheduling.pools import check_pool
 from filewheel.scheduling.results import check_result_for
@@ -135,7 +135,7 @@ class Definitions(Sender[MessageId]):
             catch_up_per_s,
             check_result_for(result_for),
         )
-        options = Options(skip_late_s=skip_late_s, coalesce=coalesce)
+        options = CallOptions(skip_late_s=skip_late_s, coalesce=coalesce)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
             if isinstance(function, Handler):

@@ -31,7 +31,7 @@ from filewheel.scheduling.claims import Claims
 from filewheel.scheduling.events import Telemetry
 from filewheel.scheduling.handler import Handler, Handlers
 from filewheel.scheduling.lanes import HELD_MAX, Lane, Lanes, bounds_of
-from filewheel.scheduling.options import Policy
+from filewheel.scheduling.options import LatenessPolicy
 from filewheel.scheduling.outcome import RETURNED, Outcome
 from filewheel.scheduling.own_terms import retry_of
 from filewheel.scheduling.results import RESULT_BYTES_MAX, with_result
@@ -294,7 +294,7 @@ class Dispatcher:
         if SCHEDULE in headers and (why := self._occurrences.hindrance(message)):
             self._settle(message, waiting(message, now_us, why))
             return True
-        policy = Policy.of(headers)
+        policy = LatenessPolicy.of(headers)
         late = policy.too_late(message.due_us, now_us)
         if late is not None:
             self._settle(message, settlements.skipped(message, late, self._next_of(message, now_us, called=False)))

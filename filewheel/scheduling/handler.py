@@ -24,7 +24,7 @@ from filewheel.scheduling.arguments import PLAIN, Codec, Parameters
 from filewheel.scheduling.around import Hooks
 from filewheel.scheduling.bulk import Columns, Kwargs, Row, in_call, rows_of
 from filewheel.scheduling.call import ANY, Positional, check_call
-from filewheel.scheduling.options import At, Delay, OnConflict, Options
+from filewheel.scheduling.options import At, CallOptions, Delay, OnConflict
 from filewheel.scheduling.outcome import Retry
 from filewheel.scheduling.pools import place_of
 from filewheel.timespec import at_us, delay_us
@@ -53,7 +53,7 @@ class Sender(Generic[Sent]):
         name: str,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        options: Options,
+        options: CallOptions,
         *,
         delay: Delay | None = None,
         at: At | None = None,
@@ -61,7 +61,7 @@ class Sender(Generic[Sent]):
         """Enqueue a call by name."""
         raise BadArgument(f"{name!r} cannot be enqueued here", hint="enqueue it through its scheduler")
 
-    def send_many(self, name: str, rows: Sequence[Row], options: Options, columns: Columns) -> Any:
+    def send_many(self, name: str, rows: Sequence[Row], options: CallOptions, columns: Columns) -> Any:
         """Enqueue calls by name, as one commit; return their Ids, or a coroutine that does."""
         raise BadArgument(f"{name!r} cannot be enqueued here", hint="enqueue it through its scheduler")
 
@@ -98,7 +98,7 @@ class Sender(Generic[Sent]):
         AsyncScheduler: tasks that enqueue at the same time share one commit; a cancelled enqueue may have been written.
         """
         name = name.name if isinstance(name, BaseHandler) else name
-        options = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync, retry, timeout_s)
+        options = CallOptions(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync, retry, timeout_s)
         handler = self._handlers.get(name)
         if handler is not None:
             options = handler.options_by_name(args, kwargs or {}, options)
@@ -151,7 +151,9 @@ class Terms:
 class Bound(Generic[P, Sent]):
     """Enqueues calls of one handler, with options."""
 
-    def __init__(self, name: str, sender: Sender[Sent], options: Options, signature: inspect.Signature | None) -> None:
+    def __init__(
+        self, name: str, sender: Sender[Sent], options: CallOptions, signature: inspect.Signature | None
+    ) -> None:
         self._name = name
         self.sender = sender
         """The scheduler that enqueues the calls."""
@@ -240,7 +242,7 @@ class BaseHandler(Bound[P, Sent], Generic[P, R, Sent]):
     """A decorated function: call it as before, or enqueue a call of it."""
 
     def __init__(
-        self, name: str, function: Callable[P, R], terms: Terms, sender: Sender[Sent], options: Options
+        self, name: str, function: Callable[P, R], terms: Terms, sender: Sender[Sent], options: CallOptions
     ) -> None:
         functools.update_wrapper(self, function)  # first: the function's own attributes must not replace those below
         super().__init__(name, sender, options, None if terms.batch else _signature_of(function))
@@ -273,12 +275,12 @@ class BaseHandler(Bound[P, Sent], Generic[P, R, Sent]):
         does not start when it is later than this. `coalesce`: only the first of the overdue calls with this name runs.
         `retry` and `timeout_s` hold for these calls in place of the handler's own.
         """
-        given = Options(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync, retry, timeout_s)
+        given = CallOptions(key, on_conflict, headers, deadline, skip_late_s, coalesce, sync, retry, timeout_s)
         given.check()
         self._check_own(given)
         return Bound(self._name, self.sender, given.over(self._options), self._signature)
 
-    def _check_own(self, given: Options) -> None:
+    def _check_own(self, given: CallOptions) -> None:
         """Raise BadArgument for options of a call that this handler cannot keep."""
         if given.timeout_s is not None and self.terms.batch is not None:
             raise BadArgument(
@@ -295,9 +297,9 @@ class Handler(BaseHandler[P, R, MessageId]):
     @classmethod
     def plain(cls, name: str, function: Callable[P, R], codec: Codec = PLAIN) -> Handler[P, R]:
         """Return a handler that can be called but not enqueued, for a process of the pool."""
-        return cls(name, function, Terms(), Sender(Handlers(), codec), Options())
+        return cls(name, function, Terms(), Sender(Handlers(), codec), CallOptions())
 
-    def options_by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any], given: Options) -> Options:
+    def options_by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any], given: CallOptions) -> CallOptions:
         """Return the options of a call that is enqueued by this handler's name: the same as through the handler.
 
         Raises BadArgument for arguments that the function does not take.

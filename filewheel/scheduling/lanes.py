@@ -8,7 +8,7 @@ them, all calls wait in lanes, and each runner begins only as many as it runs at
 starts at the next end of a call, whatever was claimed before it. One start of `FAIR` takes the call that was due
 first, so a lower priority is slowed down and never stopped. Each pool and priority has its own share of `in_flight`, so
 no backlog keeps another one from being claimed.
-The memory of `Overdue` is bounded; a crash that loses it costs an extra call, never a missing one.
+The memory of `Throttle` is bounded; a crash that loses it costs an extra call, never a missing one.
 Invariants: at most `concurrency` calls run and at most `rate_per_s` start each second (bursts of a second's worth);
 overdue messages start in due order; at most `slots` calls of a pool run.
 """
@@ -334,7 +334,7 @@ _NAMES_MAX = 10_000
 _DEFER_MIN_US = US_PER_S
 
 
-class Overdue:
+class Throttle:
     """Holds back overdue messages for the rate, and coalesces them. Belongs to the dispatcher's thread."""
 
     def __init__(self, rate_per_s: float | None, now_us: int, held_max: int = HELD_MAX) -> None:

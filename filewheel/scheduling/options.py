@@ -1,7 +1,7 @@
 """The options of a single call: its key, its headers, its lateness policy, and its own retry and time-out.
 
 A policy is stored in the message's headers, so it applies in any process that fires the message.
-Invariant: `Policy.of` reads the headers that `headers_of` wrote; an unreadable header is no policy.
+Invariant: `LatenessPolicy.of` reads the headers that `headers_of` wrote; an unreadable header is no policy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ At = datetime | float
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CallOptions:
     """The options of a single call."""
 
     key: str | None = None
@@ -62,7 +62,7 @@ class Options:
             timeout_s=self.timeout_s,
         )
 
-    def over(self, default: Options) -> Options:
+    def over(self, default: CallOptions) -> CallOptions:
         """Return these options, with the handler's lateness policy where they have none."""
         return replace(
             self,
@@ -107,7 +107,7 @@ def headers_of(
 
 
 @dataclass(slots=True, frozen=True)
-class Policy:
+class LatenessPolicy:
     """The lateness policy of a message."""
 
     deadline_us: int | None = None
@@ -117,7 +117,7 @@ class Policy:
     """When it was first due, if it was deferred."""
 
     @classmethod
-    def of(cls, headers: Mapping[str, str]) -> Policy:
+    def of(cls, headers: Mapping[str, str]) -> LatenessPolicy:
         """Read a message's headers."""
         return cls(
             _number(headers.get(names.DEADLINE), 1),

@@ -85,7 +85,7 @@ def with_result(
     return replace(settlement, puts=[*settlement.puts, put], replaces=settlement.replaces | {id_})
 
 
-class Look:
+class ResultLook:
     """One call's result, looked for as often as needed."""
 
     def __init__(self, id_: MessageId | str) -> None:

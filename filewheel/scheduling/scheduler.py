@@ -34,7 +34,7 @@ from filewheel.metrics.prometheus import render
 from filewheel.reader import given, one_of
 from filewheel.runs.history import KEPT
 from filewheel.schedules.definition import GRACE_US, OneOrMore, StoredSchedule
-from filewheel.schedules.definition import Options as ScheduleTerms
+from filewheel.schedules.definition import ScheduleTerms as ScheduleTerms
 from filewheel.schedules.occurrences import Occurrences
 from filewheel.schedules.recurrence import Missed
 from filewheel.scheduling.arguments import Codec, Decode
@@ -45,9 +45,9 @@ from filewheel.scheduling.events import Callback, Events, Telemetry
 from filewheel.scheduling.handler import BaseHandler, check_used
 from filewheel.scheduling.job import Transaction
 from filewheel.scheduling.life import STOP_S, Firing
-from filewheel.scheduling.options import At, Delay, OnConflict, Options
+from filewheel.scheduling.options import At, CallOptions, Delay, OnConflict
 from filewheel.scheduling.pools import read_pools
-from filewheel.scheduling.results import FIRST_WAIT_S, LAST_WAIT_S, Look, value_of
+from filewheel.scheduling.results import FIRST_WAIT_S, LAST_WAIT_S, ResultLook, value_of
 from filewheel.values import Encode
 from filewheel.wheel import Wheel
 
@@ -202,7 +202,7 @@ class Scheduler(Firing[Engine]):
         name: str,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        options: Options,
+        options: CallOptions,
         *,
         delay: Delay | None = None,
         at: At | None = None,
@@ -220,7 +220,7 @@ class Scheduler(Firing[Engine]):
         self._telemetry.enqueued(name, id_)
         return id_
 
-    def send_many(self, name: str, rows: Sequence[Row], options: Options, columns: Columns) -> Ids:
+    def send_many(self, name: str, rows: Sequence[Row], options: CallOptions, columns: Columns) -> Ids:
         """Enqueue calls together, within the caller's open transaction if there is one."""
         calls = new_calls(name, rows, options, columns, self.codec.encode, self._positional(name))
         wheel = self.wheel
@@ -376,7 +376,7 @@ class Scheduler(Firing[Engine]):
         Raises ResultTimeout while the call waits, runs, or is to be retried; CallFailed; ResultNotKept; NotFound when
         the id is not that of a call, or its result has expired; BadArgument.
         """
-        look = Look(id_)
+        look = ResultLook(id_)
         check_number("timeout_s", timeout_s, least=0, most=1e9)
         wheel = self.wheel
         clock, disk = wheel._dir.env.clock, wheel._dir.disk

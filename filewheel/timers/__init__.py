@@ -9,7 +9,7 @@ from filewheel.native.compiled import LoopTimeout
 from filewheel.timers.async_delay_queue import AsyncDelayQueue
 from filewheel.timers.binary_heap import BinaryHeap
 from filewheel.timers.delay_queue import DelayQueue
-from filewheel.timers.entry import Entry, Slot, State
+from filewheel.timers.entry import Entry, Slot, TimerState
 from filewheel.timers.growing import Growing
 from filewheel.timers.hashed_ordered import HashedOrdered
 from filewheel.timers.hashed_unordered import HashedUnordered
@@ -18,7 +18,7 @@ from filewheel.timers.hierarchical import Hierarchical
 from filewheel.timers.loop_wheel import LoopWheel, TimeoutScope
 from filewheel.timers.ordered_list import OrderedList
 from filewheel.timers.scheduled_executor import ScheduledExecutor, ScheduledFuture
-from filewheel.timers.scheme import Expire, Scheme, Wheel
+from filewheel.timers.scheme import Expire, Scheme, TickWheel
 from filewheel.timers.simple_wheel import SimpleWheel
 from filewheel.timers.system_timer import SystemTimer
 from filewheel.timers.task import TimerTask
@@ -44,11 +44,11 @@ __all__ = [
     "Scheme",
     "SimpleWheel",
     "Slot",
-    "State",
     "SystemTimer",
+    "TickWheel",
     "TimeoutScope",
     "Timer",
+    "TimerState",
     "TimerTask",
     "UnorderedList",
-    "Wheel",
 ]

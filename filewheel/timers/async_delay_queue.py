@@ -16,7 +16,7 @@ from filewheel.errors import BadArgument, OtherLoop
 from filewheel.timers.binary_heap import BinaryHeap
 from filewheel.timers.delay_queue import BEFORE_ALL
 from filewheel.timers.entry import Entry, Item
-from filewheel.timers.steady import Delay, Owner, Steady, delay_ns
+from filewheel.timers.steady import Delay, OwnerProcess, Steady, delay_ns
 
 
 class AsyncDelayQueue(Generic[Item]):
@@ -29,7 +29,7 @@ class AsyncDelayQueue(Generic[Item]):
         """Make an empty queue in the running loop. Raises RuntimeError when none runs."""
         self._loop = asyncio.get_running_loop()
         self._steady = Steady(clock)
-        self._owner = Owner("AsyncDelayQueue")
+        self._owner = OwnerProcess("AsyncDelayQueue")
         self._heap: BinaryHeap[Item] = BinaryHeap(now=BEFORE_ALL)
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._leader: asyncio.Future[None] | None = None

@@ -18,7 +18,7 @@ from filewheel.errors import BadArgument
 from filewheel.timers.binary_heap import BinaryHeap
 from filewheel.timers.entry import PENDING, Entry, Item
 from filewheel.timers.scheme import check_time
-from filewheel.timers.steady import Delay, Owner, Steady, delay_ns
+from filewheel.timers.steady import Delay, OwnerProcess, Steady, delay_ns
 
 BEFORE_ALL = -(1 << 63)
 """A time before every due: so the heap alone orders the items."""
@@ -33,7 +33,7 @@ class DelayQueue(Generic[Item]):
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK, name: str = "DelayQueue") -> None:
         """Make an empty queue; errors call it by this name."""
         self._steady = Steady(clock)
-        self._owner = Owner(name)
+        self._owner = OwnerProcess(name)
         self._heap: BinaryHeap[Item] = BinaryHeap(now=BEFORE_ALL)
         self._lock = threading.RLock()  # reentrant: a destructor may close it in the middle of a call
         self._available = Condition(self._lock)

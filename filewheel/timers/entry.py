@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 
-class State(Enum):
+class TimerState(Enum):
     """The states of a timer. PENDING becomes EXPIRED or STOPPED, and neither changes again."""
 
     PENDING = "pending"
@@ -22,7 +22,7 @@ class State(Enum):
     STOPPED = "stopped"
 
 
-PENDING, EXPIRED, STOPPED = State.PENDING, State.EXPIRED, State.STOPPED
+PENDING, EXPIRED, STOPPED = TimerState.PENDING, TimerState.EXPIRED, TimerState.STOPPED
 
 
 class Entry(Generic[Item]):

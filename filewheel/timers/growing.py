@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from filewheel.timers.entry import Entry, Item, Slot
-from filewheel.timers.scheme import Expire, Wheel, check_slots, slots_of
+from filewheel.timers.scheme import Expire, TickWheel, check_slots, slots_of
 
 
 class SlotQueue(Protocol[Item]):
@@ -49,7 +49,7 @@ class SlotHeap(SlotQueue[Item]):
         return heapq.heappop(self._heap)[3]
 
 
-class Growing(Wheel[Item]):
+class Growing(TickWheel[Item]):
     """A wheel of as many levels as its timers need. start O(levels), and O(log slots in use) for the first timer of a
     slot; stop O(1); advance O(log slots in use) for each slot that expired, and nothing for empty ticks. A timer is put
     in again at most once for each level. A slot whose timers were all stopped waits until its expiry.

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from filewheel.timers.entry import Entry, Item, Slot
-from filewheel.timers.scheme import Wheel, check_slots, slots_of
+from filewheel.timers.scheme import TickWheel, check_slots, slots_of
 
 
-class HashedOrdered(Wheel[Item]):
+class HashedOrdered(TickWheel[Item]):
     """A hashed wheel with sorted slots. start O(1) on average for n < slots, at worst O(n); stop O(1); advance O(1) a
     tick, at most O(slots), and O(1) for each expired timer.
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from filewheel.timers.entry import Entry, Item, Slot
-from filewheel.timers.scheme import Wheel, check_slots, slots_of
+from filewheel.timers.scheme import TickWheel, check_slots, slots_of
 
 
-class HashedUnordered(Wheel[Item]):
+class HashedUnordered(TickWheel[Item]):
     """A hashed wheel with rounds. start O(1), stop O(1), advance O(n / slots) a tick on average, at worst O(n).
 
     Timers expire in the order of ticks; those of one tick in the order of starts.

@@ -22,7 +22,7 @@ from filewheel.env import SYSTEM_CLOCK, Clock, Condition
 from filewheel.errors import TooManyTimers
 from filewheel.timers.entry import EXPIRED, PENDING, STOPPED, Entry
 from filewheel.timers.hashed_unordered import HashedUnordered
-from filewheel.timers.steady import Delay, Owner, Steady, delay_ns, period_ns
+from filewheel.timers.steady import Delay, OwnerProcess, Steady, delay_ns, period_ns
 from filewheel.timers.task import TimerTask, call_logged, check_executor, submit
 from filewheel.timers.workers import Workers
 
@@ -97,7 +97,7 @@ class _Worker:
         self.wheel: HashedUnordered[TimerTask] = HashedUnordered(slots, tick=tick_ns, now=steady.now_ns())
         self._limit = limit
         self._executor = executor
-        self._owner = Owner("HashedWheelTimer")
+        self._owner = OwnerProcess("HashedWheelTimer")
         self._lock = threading.RLock()  # reentrant: a destructor may end this in the middle of a call
         self._changed = Condition(self._lock)
         self._new: deque[TimerTask] = deque()

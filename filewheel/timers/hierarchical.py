@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from filewheel.checks import check_items
 from filewheel.errors import BadArgument
 from filewheel.timers.entry import Entry, Item, Slot
-from filewheel.timers.scheme import Wheel, check_slots, slots_of
+from filewheel.timers.scheme import TickWheel, check_slots, slots_of
 
 
-class Hierarchical(Wheel[Item]):
+class Hierarchical(TickWheel[Item]):
     """Wheels above each other. start O(levels), stop O(1), advance O(1) a tick; a timer is put in again at most
     once for each level, and once for each span that it is away.
 

@@ -142,7 +142,7 @@ class Scheme(ABC, Generic[Item]):
         raise AssertionError(f"{entry!r} is in no slot")
 
 
-class Wheel(Scheme[Item]):
+class TickWheel(Scheme[Item]):
     """The base of the wheels: time goes in ticks, and a timer expires at the first tick that is not before its due.
 
     So none is early, and each is late by less than a tick.

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 
 from filewheel.errors import TooLarge
 from filewheel.timers.entry import Entry, Item, Slot
-from filewheel.timers.scheme import Wheel, check_slots, slots_of
+from filewheel.timers.scheme import TickWheel, check_slots, slots_of
 
 
-class SimpleWheel(Wheel[Item]):
+class SimpleWheel(TickWheel[Item]):
     """A wheel for delays up to its length. start O(1), stop O(1), advance O(1) a tick, at most O(slots).
 
     Timers expire in the order of ticks; those of one tick in the order of starts.

@@ -85,7 +85,7 @@ class Steady:
         condition.wait(self.wait_s(until_ns))
 
 
-class Owner:
+class OwnerProcess:
     """The process that made a timer: its threads and locks are no use in a child."""
 
     __slots__ = ("_name", "_pid")

@@ -22,7 +22,7 @@ from filewheel.timers.delay_queue import DelayQueue
 from filewheel.timers.entry import EXPIRED, STOPPED, Entry, Slot
 from filewheel.timers.growing import Growing
 from filewheel.timers.scheduled_executor import ScheduledExecutor
-from filewheel.timers.steady import Delay, Owner, delay_ns, period_ns
+from filewheel.timers.steady import Delay, OwnerProcess, delay_ns, period_ns
 from filewheel.timers.task import TimerTask, call_logged, check_executor, submit
 from filewheel.timers.workers import Workers
 
@@ -76,7 +76,7 @@ class _Reaper:
         self._own = ScheduledExecutor(1) if executor is None else None
         self._executor = executor
         self._lock = threading.RLock()
-        self._owner = Owner("SystemTimer")
+        self._owner = OwnerProcess("SystemTimer")
         self._is_ending = False
         self._workers = Workers("SystemTimer", self._end)
 

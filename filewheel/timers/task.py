@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from filewheel.checks import check_done, shown
 from filewheel.errors import BadArgument
-from filewheel.timers.entry import PENDING, Entry, State
+from filewheel.timers.entry import PENDING, Entry, TimerState
 from filewheel.timers.steady import bound
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class TimerTask:
         """Cancel this: True if it was pending and so is not called any more; False if it expired or was cancelled."""
         return self._timer.cancel(self)
 
-    def settle(self, state: State) -> Callable[[], Any] | None:
+    def settle(self, state: TimerState) -> Callable[[], Any] | None:
         """Change the state of a pending task, and return its function. The timer's lock is held."""
         self.state = state
         call, self._call = self._call, None

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 
 from filewheel.errors import DiskError
-from filewheel.timers.steady import Owner
+from filewheel.timers.steady import OwnerProcess
 
 _ALL: weakref.WeakSet[Workers] = weakref.WeakSet()
 
@@ -26,7 +26,7 @@ class Workers:
         """`end` tells the threads to end, without waiting and without running what is pending."""
         self._name = name
         self._end = end
-        self._owner = Owner(name)
+        self._owner = OwnerProcess(name)
         self._threads: list[threading.Thread] = []
         _ALL.add(self)
 

@@ -25,7 +25,7 @@ from filewheel.tools.dump import iso
 
 
 @dataclass
-class Entry:
+class DissectedRecord:
     """One record of a file, or a range of bytes without one."""
 
     file: str
@@ -72,7 +72,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Segment:
+class SegmentSummary:
     """A summary of a journal segment."""
 
     name: str
@@ -105,7 +105,7 @@ class Dissector:
         names = [n for n in self._disk.listdir(layout.JOURNAL) if layout.parse_segment(n) is not None]
         return [f"{layout.JOURNAL}/{name}" for name in sorted(names)]
 
-    def segment(self, name: str) -> Segment | None:
+    def segment(self, name: str) -> SegmentSummary | None:
         """Read the frame headers of a segment; None when it was removed."""
         frames = puts = drops = bad = 0
         size = 0
@@ -118,7 +118,7 @@ class Dissector:
         if known is None:
             return None
         size = known[1]
-        return Segment(name, size, min(self._covered(name), size), frames, puts, drops, bad)
+        return SegmentSummary(name, size, min(self._covered(name), size), frames, puts, drops, bad)
 
     def files_of(self, second: int) -> list[str]:
         """List the files that may hold messages of this second."""
@@ -138,7 +138,7 @@ class Dissector:
 
     # -- records -------------------------------------------------------------------------------------------------
 
-    def entries(self, names: Iterable[str], lo: bytes = ID_MIN, hi: bytes = ID_END) -> Iterator[Entry]:
+    def entries(self, names: Iterable[str], lo: bytes = ID_MIN, hi: bytes = ID_END) -> Iterator[DissectedRecord]:
         """Yield the records of some files with ids from `lo` to below `hi`, and every bad range."""
         names = list(names)
         puts: set[bytes] = set()
@@ -156,22 +156,22 @@ class Dissector:
                     kind = "zeros" if item.blank and item.at_end else "bad"
                     if whole or kind == "bad":
                         what = "" if kind == "zeros" else item.reason
-                        yield Entry(name, item.offset, item.end, None, kind, item.end <= covered, what=what)
+                        yield DissectedRecord(name, item.offset, item.end, None, kind, item.end <= covered, what=what)
                 else:
                     yield from self._of_frame(name, item, item.end <= covered, lo, hi, pending, whole)
 
     def _of_frame(
         self, name: str, frame: Frame, covered: bool, lo: bytes, hi: bytes, pending: set[bytes], whole: bool
-    ) -> Iterator[Entry]:
+    ) -> Iterator[DissectedRecord]:
         if not frame.body and whole:
-            yield Entry(name, frame.offset, frame.end, frame.number, "seal", covered)
+            yield DissectedRecord(name, frame.offset, frame.end, frame.number, "seal", covered)
         at = frame.offset + HEADER_BYTES
         for start, record, id_ in _records(frame):
             end = at + start + len(record)
             if id_ is None:
-                yield Entry(name, at + start, end, frame.number, "bad", covered, what="not a record")
+                yield DissectedRecord(name, at + start, end, frame.number, "bad", covered, what="not a record")
             elif lo <= id_ < hi:
-                entry = Entry(name, at + start, end, frame.number, "put", covered, MessageId(id_))
+                entry = DissectedRecord(name, at + start, end, frame.number, "put", covered, MessageId(id_))
                 if record[:4] == DROP_PREFIX:
                     entry.kind = "drop"
                     entry.what = unpack_drop(record)[1]

@@ -18,7 +18,7 @@ from cli.main import cli
 from cli.show.following import Teller, status_line
 from cli.show.members import Copying, lag_text, member_fields, set_line, trouble_of, work_text
 from cli.show.output import Output
-from cli.show.progress import Progress
+from cli.show.progress import ProgressLine
 from filewheel import TooFewCopies
 from filewheel.disk.directory import opened
 from filewheel.replication.status import LinkReport, MemberStatus, SetStatus
@@ -643,7 +643,7 @@ def test_the_work_of_a_replicator_in_words() -> None:
 
 
 def test_copies_that_are_made_side_by_side_are_one_progress() -> None:
-    progress = Progress("copying", None, None)
+    progress = ProgressLine("copying", None, None)
     copying = Copying(progress)
     copying("/mnt/b", 10, 100)
     copying("/mnt/c", 0, 50)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.demo.lost_disk import Story, Verdict
-from cli.demo.panel import Confirmed, Disk
+from cli.demo.lost_disk import LostDiskResult, Story
+from cli.demo.panel import Confirmed, DiskPanel
 from cli.demo.proof import prove
-from cli.demo.stage import Keeper, samples
+from cli.demo.stage import KeeperProcess, samples
 from filewheel.format.limits import check_headers, check_topic
 from filewheel.tools.dump import payload_of
 from tests.cli.support import Terminal, environment, finish, start, stopped
@@ -49,12 +49,12 @@ def test_the_samples_can_be_enqueued_as_they_are(tmp_path: Path) -> None:
 # -- the proof ------------------------------------------------------------------------------------------------
 
 
-def _keeper(tmp_path: Path, name: str, *fired: tuple[str, float], rest: str = "") -> Keeper:
+def _keeper(tmp_path: Path, name: str, *fired: tuple[str, float], rest: str = "") -> KeeperProcess:
     log = tmp_path / name
     log.write_text("".join(json.dumps({"id": i, "late_ms": late}) + "\n" for i, late in fired) + rest)
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    keeper = Keeper(name, process, log)
+    keeper = KeeperProcess(name, process, log)
     keeper.follow()
     return keeper
 
@@ -158,7 +158,7 @@ def test_the_demo_that_loses_a_disk_draws_all_disks_and_can_be_kept(tmp_path: Pa
         assert_whole(keep / name / "jobs.wheel")
 
 
-def _verdict(tmp_path: Path, *, acknowledged: str, first: str, second: str = "", failed: int = 0) -> Verdict:
+def _verdict(tmp_path: Path, *, acknowledged: str, first: str, second: str = "", failed: int = 0) -> LostDiskResult:
     """Say what the records say of messages named by letters; the second keeper fires from the 100th second on."""
     start_s = {"1": 0, "2": 100}
     keepers = []
@@ -168,15 +168,15 @@ def _verdict(tmp_path: Path, *, acknowledged: str, first: str, second: str = "",
         log.write_text("".join(json.dumps(row) + "\n" for row in rows))
         process = subprocess.Popen([sys.executable, "-c", ""])
         process.wait()
-        keepers.append(Keeper(name, process, log))
+        keepers.append(KeeperProcess(name, process, log))
         keepers[-1].follow()
     record = tmp_path / "confirmed"
     lines = [{"at": i, "id": c, "copies": 2} for i, c in enumerate(acknowledged)] + [{"at": 0, "failed": "x"}] * failed
     record.write_text("".join(json.dumps(line) + "\n" for line in lines))
     confirmed = Confirmed(record)
     confirmed.follow()
-    disks = [Disk(f"disk-{i}", tmp_path, "") for i in (1, 2)]
-    return Verdict(prove(confirmed.ids, keepers), Story(), confirmed, keepers, disks, 0)
+    disks = [DiskPanel(f"disk-{i}", tmp_path, "") for i in (1, 2)]
+    return LostDiskResult(prove(confirmed.ids, keepers), Story(), confirmed, keepers, disks, 0)
 
 
 def test_the_verdict_counts_what_is_lost_twice_and_never_acknowledged(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from cli.demo.ring import HEIGHT, SLOTS, draw, place
 from cli.show import text
 from cli.show.output import Column, Output, _fitted
 from cli.show.picture import Ahead, bars, draw_rows, draw_view, lying_bar
-from cli.show.progress import Progress
+from cli.show.progress import ProgressLine
 from filewheel import Histogram
 
 HOSTILE = "a\x00\x07\x1b[31m\x7f\x9b2J\u061c\u200f\u202e\u2066\u2028\ud800\r\n\tz"
@@ -238,7 +238,7 @@ def test_progress_shows_late_and_wipes_itself_away(monkeypatch: pytest.MonkeyPat
     clock = _Clock()
     monkeypatch.setattr(cli.show.progress, "time", clock)
     stream = io.StringIO()
-    with Progress("loading", 200, stream) as progress:
+    with ProgressLine("loading", 200, stream) as progress:
         progress.add(50)
         assert stream.getvalue() == ""
         clock.now += 3
@@ -253,9 +253,9 @@ def test_a_short_or_hidden_job_shows_nothing(monkeypatch: pytest.MonkeyPatch) ->
     clock = _Clock()
     monkeypatch.setattr(cli.show.progress, "time", clock)
     stream = io.StringIO()
-    with Progress("x", 2, stream) as progress:
+    with ProgressLine("x", 2, stream) as progress:
         progress.add(2)
-    with Progress("x", None, None) as progress:
+    with ProgressLine("x", None, None) as progress:
         clock.now += 60
         progress.add(2)
     assert stream.getvalue() == ""

@@ -15,7 +15,7 @@ from cli.timers.measure import Cost, measure
 from cli.timers.picture import picture
 from cli.timers.plot import draw
 from cli.timers.trace import read_trace
-from cli.timers.turning import Turning
+from cli.timers.turning import TracePlayer
 from filewheel.timers import BinaryHeap, Hierarchical
 from tests.cli.support import invoke, on_terminal
 from tests.support import REPO
@@ -144,7 +144,7 @@ def test_a_trace_that_is_no_file_is_an_error_that_names_it(tmp_path: Path) -> No
 
 
 def test_a_wheel_of_one_level_turns_beyond_its_span() -> None:
-    turning = Turning(read_trace(["0 start a 1000", "1 start b 3"], "x"), slots=4, levels=1)
+    turning = TracePlayer(read_trace(["0 start a 1000", "1 start b 3"], "x"), slots=4, levels=1)
     events = [event for frame in turning.frames() for event in frame]
     assert [(e.what, e.name, e.tick) for e in events if e.what == "fire"] == [("fire", "b", 4), ("fire", "a", 1000)]
 

@@ -25,10 +25,10 @@ def main() -> int:
     faulthandler.register(signal.SIGUSR2)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
     _shift_clock(order["clock_us"])
-    from filewheel.kafka import Policy, Settings, delay_service
+    from filewheel.kafka import NodeSettings, Policy, delay_service
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    settings = Settings(
+    settings = NodeSettings(
         exactly_once=order["exactly_once"], standby=order["standby"], session_s=order["session_s"], unit=order["unit"]
     )
     service = delay_service(

@@ -18,10 +18,10 @@ from filewheel.kafka.node.transport import (
     Done,
     End,
     Listener,
-    Outcome,
     Polled,
     Refusal,
     Topics,
+    UnitOutcome,
 )
 from filewheel.kafka.records.last_read import NO_EPOCH, LastRead
 from filewheel.kafka.records.record import Outgoing, Record
@@ -192,7 +192,7 @@ class Cluster:
 
     # Units.
 
-    def finish(self, end: End = End.DELIVERED, *, index: int = 0, answer: bool = True) -> Outcome | None:
+    def finish(self, end: End = End.DELIVERED, *, index: int = 0, answer: bool = True) -> UnitOutcome | None:
         """End a unit under way as `end` says; without an answer, the sink learns nothing."""
         unit = self.under_way.pop(index)
         outcome = unit.sink.end(unit, end)
@@ -244,13 +244,13 @@ class FakeSink:
     def send(self, records: Sequence[Outgoing], marker: Outgoing, done: Done) -> None:
         self.cluster.under_way.append(Unit(self, records, marker, done))
 
-    def end(self, unit: Unit, end: End) -> Outcome:
+    def end(self, unit: Unit, end: End) -> UnitOutcome:
         """Append what the unit leaves in the logs, and return its outcome."""
         every = frozenset(range(len(unit.records)))
         if self.exactly_once and self.epoch < self.cluster.epochs[self.partition]:
-            return Outcome(End.FENCED, every, reason="fenced")
+            return UnitOutcome(End.FENCED, every, reason="fenced")
         if end is End.FAILED:
-            return Outcome(end, every, reason="timed out")
+            return UnitOutcome(end, every, reason="timed out")
         refusals = {
             **dict.fromkeys((t for op, t in self.cluster.denied if op == "write"), DENIED),
             **self.cluster.refused,
@@ -261,14 +261,14 @@ class FakeSink:
                 if n not in refused:
                     self.cluster.append(record)
         if refused:
-            return Outcome(End.REFUSED, every if self.exactly_once else frozenset(refused), refused, "refused")
+            return UnitOutcome(End.REFUSED, every if self.exactly_once else frozenset(refused), refused, "refused")
         if self.exactly_once:
             for record in unit.records:
                 self.cluster.append(record)
         self.cluster.append(unit.marker)
         if end is End.DELIVERED:
-            return Outcome(end)
-        return Outcome(end, every if self.exactly_once else frozenset(), reason="no answer")
+            return UnitOutcome(end)
+        return UnitOutcome(end, every if self.exactly_once else frozenset(), reason="no answer")
 
     def close(self) -> None:
         """Nobody hears of what is under way. It may still arrive; a transaction until the next sink is open."""

@@ -14,7 +14,7 @@ from typing import Any
 from zlib import crc32
 
 from filewheel.errors import ClusterError
-from filewheel.kafka.node.transport import BEGINNING, Done, End, Listener, Outcome, Polled, Refusal
+from filewheel.kafka.node.transport import BEGINNING, Done, End, Listener, Polled, Refusal, UnitOutcome
 from filewheel.kafka.records.headers import DUE_MS, FIRED_MS, TARGET_KEY, TARGET_TOPIC, UNLESS_DUE_MS
 from filewheel.kafka.records.record import Outgoing, Record
 from filewheel.kafka.scheduling.call import CallTopics
@@ -138,17 +138,17 @@ class CallCluster:
         every = frozenset(range(len(unit.records)))
         refused = {n: Refusal("refused") for n, r in enumerate(unit.records) if r.topic in self.refuses}
         if unit.generation != self.generation and self.exactly_once:
-            unit.done(Outcome(End.FAILED, every, reason="another generation"))
+            unit.done(UnitOutcome(End.FAILED, every, reason="another generation"))
         elif end is End.FAILED or end is End.FENCED:
-            unit.done(Outcome(end, every, reason=end.value))
+            unit.done(UnitOutcome(end, every, reason=end.value))
         elif refused and self.exactly_once:
-            unit.done(Outcome(End.REFUSED, every, refused, "refused"))
+            unit.done(UnitOutcome(End.REFUSED, every, refused, "refused"))
         else:
             for n, record in enumerate(unit.records):
                 if n not in refused:
                     self.append(record)
             self.committed.update(unit.positions)
-            unit.done(Outcome(End.REFUSED, frozenset(refused), refused, "refused") if refused else Outcome(end))
+            unit.done(UnitOutcome(End.REFUSED, frozenset(refused), refused, "refused") if refused else UnitOutcome(end))
 
 
 class FakeCallSink:
@@ -162,7 +162,7 @@ class FakeCallSink:
     def send(
         self, records: Sequence[Outgoing], positions: Mapping[int, Place], group: Callable[[], Any], done: Done
     ) -> None:
-        def answer(outcome: Outcome) -> None:
+        def answer(outcome: UnitOutcome) -> None:
             if not self.is_closed:
                 done(outcome)
 

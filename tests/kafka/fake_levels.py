@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from filewheel.kafka.levels.naming import Level, parse_levels
-from filewheel.kafka.levels.seam import Listener, Place, Polled
+from filewheel.kafka.levels.seam import LevelListener, Place, PolledLevels
 from filewheel.kafka.levels.service import LevelService
 from filewheel.kafka.node.rules import Rules
-from filewheel.kafka.node.transport import Done, End, Outcome, Refusal
+from filewheel.kafka.node.transport import Done, End, Refusal, UnitOutcome
 from filewheel.kafka.records.options import OnTargetError
 from filewheel.kafka.records.record import Headers, Outgoing, Record
 from tests.support import FakeClock
@@ -73,7 +73,7 @@ class FakeLevels:
             refused = {n: self.refused[r.topic] for n, r in enumerate(send.records) if r.topic in self.refused}
             self.out += [record for n, record in enumerate(send.records) if n not in refused]
             end = End.REFUSED if refused else End.DELIVERED
-            send.done(Outcome(end, frozenset(refused), refused, "refused" if refused else ""))
+            send.done(UnitOutcome(end, frozenset(refused), refused, "refused" if refused else ""))
         self.under_way = []
 
     # The transport of a service.
@@ -84,7 +84,7 @@ class FakeLevels:
     def ends(self, places: Sequence[Place]) -> Mapping[Place, int]:
         return {place: len(self.logs[place]) for place in places}
 
-    def source(self, listener: Listener, ids: Mapping[str, str] | None = None) -> FakeSource:
+    def source(self, listener: LevelListener, ids: Mapping[str, str] | None = None) -> FakeSource:
         return FakeSource(self, listener, ids or self.check())
 
     def interrupt(self) -> None:
@@ -115,7 +115,7 @@ class FakeLevels:
 class FakeSource:
     """A member."""
 
-    def __init__(self, cluster: FakeLevels, listener: Listener, ids: Mapping[str, str]) -> None:
+    def __init__(self, cluster: FakeLevels, listener: LevelListener, ids: Mapping[str, str]) -> None:
         self.cluster = cluster
         self.listener = listener
         self.ids = ids
@@ -127,7 +127,7 @@ class FakeSource:
         cluster.members.append(self)
         cluster.rebalance()
 
-    def poll(self, limit: int, timeout_s: float) -> Polled:
+    def poll(self, limit: int, timeout_s: float) -> PolledLevels:
         self._rebalanced()
         records: list[tuple[str, Record]] = []
         ends: dict[Place, int] = {}
@@ -142,7 +142,7 @@ class FakeSource:
                 if self.next[place] == len(self.cluster.logs[place]):
                     ends[place] = self.next[place]
         gone, self.gone = self.gone, []
-        return Polled(records, gone, ends)
+        return PolledLevels(records, gone, ends)
 
     def _rebalanced(self) -> None:
         if self.leaving:

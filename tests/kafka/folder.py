@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from filewheel.kafka.node.upkeep import Kept
+from filewheel.kafka.node.upkeep import NeedsUpkeep
 from filewheel.kafka.partition.partition import Partition
-from filewheel.kafka.partition.position import Source
+from filewheel.kafka.partition.position import RecordOrigin
 from filewheel.kafka.records.options import Policy
 from tests.kafka.fake import Cluster
 from tests.kafka.parts import env_at, killed
@@ -38,9 +38,9 @@ class Folder:
         """Return where the wheel of a partition is."""
         return self.path / self.policy.topic / str(partition)
 
-    def open(self, partition: int, on_work: Callable[[Kept], None]) -> Partition:
+    def open(self, partition: int, on_work: Callable[[NeedsUpkeep], None]) -> Partition:
         """Open a wheel, or make it."""
-        source = Source("fake", self.policy.topic, partition, self.topic_id, self.options)
+        source = RecordOrigin("fake", self.policy.topic, partition, self.topic_id, self.options)
         wheel = self.wheel(
             self.at(partition), source, keyed=self.policy.keyed, on_work=on_work, env=env_at(self.clock)
         )  # fmt: skip

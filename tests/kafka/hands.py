@@ -14,8 +14,8 @@ from typing import Any
 from filewheel.kafka.node.health import Problem
 from filewheel.kafka.node.rules import Rules
 from filewheel.kafka.node.service import Node
-from filewheel.kafka.node.settings import Settings
-from filewheel.kafka.node.tally import Tally
+from filewheel.kafka.node.settings import NodeSettings
+from filewheel.kafka.node.tally import NodeCounters
 from filewheel.kafka.node.transport import Refusal
 from filewheel.kafka.partition.marker import Marker
 from filewheel.kafka.records.last_read import LastRead, later
@@ -219,8 +219,8 @@ class Hands:
         disk: Disk | Folder | None = None,
         name: str = "node",
         exactly_once: bool = False,
-        settings: Settings | None = None,
-        tally: Tally | None = None,
+        settings: NodeSettings | None = None,
+        tally: NodeCounters | None = None,
     ) -> None:
         self.cluster = cluster
         self.clock = clock or FakeClock(cluster.now_ms * 1000)
@@ -237,7 +237,7 @@ class Hands:
             self.disk.open,
             rules or self.rendering,
             rules.understand if rules is not None else understand,
-            settings or Settings(exactly_once=exactly_once),
+            settings or NodeSettings(exactly_once=exactly_once),
             topics=transport.check(),
             clock=self.clock,
             run=self.background.append,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from filewheel.env import SYSTEM_CLOCK
-from filewheel.kafka import DelayService, Policy, Settings, delay_service, make_topics
+from filewheel.kafka import DelayService, NodeSettings, Policy, delay_service, make_topics
 from tests.kafka.conftest import ANSWER_TIMEOUT_S, make_topic
 from tests.kafka.reading import read
 from tests.support import eventually
@@ -87,7 +87,7 @@ class Live:
         """Run a node until the end of the block, or until it ends with an error, which is raised at the end."""
         service = delay_service(
             self.config, self.policy, data, group=f"filewheel-{self.topic}", node=name,
-            settings=Settings(**{"session_s": SESSION_S, **settings}),
+            settings=NodeSettings(**{"session_s": SESSION_S, **settings}),
         )  # fmt: skip
         failures: list[BaseException] = []
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.settings import NodeSettings
 from tests.kafka.fake import Cluster
 from tests.kafka.folder import Folder
 from tests.kafka.hands import Hands
@@ -27,7 +27,7 @@ class Nodes:
         self.clock = FakeClock(cluster.now_ms * 1000)
         self.folders: dict[str, Folder] = {}
 
-    def start(self, name: str, *, exactly_once: bool = False, settings: Settings | None = None) -> Hands:
+    def start(self, name: str, *, exactly_once: bool = False, settings: NodeSettings | None = None) -> Hands:
         """Start a node on the disk that it had."""
         folder = self.folders.setdefault(name, Folder(self.path / name, self.clock))
         return Hands(

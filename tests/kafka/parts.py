@@ -11,16 +11,16 @@ from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Env
 from filewheel.kafka.partition.marker import Marker
-from filewheel.kafka.partition.packing import Put
+from filewheel.kafka.partition.packing import LogPut
 from filewheel.kafka.partition.partition import Chunk, Partition
-from filewheel.kafka.partition.position import Source
+from filewheel.kafka.partition.position import RecordOrigin
 from filewheel.kafka.records.fate import id_of, offset_of
 from filewheel.laps.window import Budget as Budget
 from filewheel.message import US_PER_S
 from filewheel.tools.verify import verify
 from tests.support import START_US, FakeClock
 
-SOURCE = Source("cluster-1", "delay", 3)
+SOURCE = RecordOrigin("cluster-1", "delay", 3)
 
 
 def a_put(
@@ -31,18 +31,18 @@ def a_put(
     cancels: bool = False,
     start_us: int = START_US,
     unless_due_s: float | None = None,
-) -> Put:
+) -> LogPut:
     """Return a record that is due so many seconds after the start; its payload names its offset."""
     due_us = start_us + round(due_s * US_PER_S)
     unless_us = -1 if unless_due_s is None else start_us + round(unless_due_s * US_PER_S)
-    return Put(offset, due_us, "target", (b"%d" % offset).ljust(8), 1_700_000, key, cancels, unless_us)
+    return LogPut(offset, due_us, "target", (b"%d" % offset).ljust(8), 1_700_000, key, cancels, unless_us)
 
 
 def env_at(clock: FakeClock) -> Env:
     return SYSTEM.using(clock=clock)
 
 
-def open_partition(path: Path, clock: FakeClock, *, keyed: bool = False, source: Source = SOURCE) -> Partition:
+def open_partition(path: Path, clock: FakeClock, *, keyed: bool = False, source: RecordOrigin = SOURCE) -> Partition:
     return Partition(path, source, keyed=keyed, env=env_at(clock))
 
 
@@ -63,7 +63,7 @@ def pending(path: Path) -> list[int]:
 class Log:
     """The log of one partition, its marker, and what went out: the part of a service that a wheel cannot see."""
 
-    puts: list[Put] = field(default_factory=list)
+    puts: list[LogPut] = field(default_factory=list)
     marker: Marker = field(default_factory=Marker)
     fired: list[int] = field(default_factory=list)
     start_us: int = START_US
@@ -108,7 +108,7 @@ class Log:
         return offsets(chunk)
 
 
-def ids_of(puts: Sequence[Put]) -> list[bytes]:
+def ids_of(puts: Sequence[LogPut]) -> list[bytes]:
     return [id_of(put.due_us, put.offset) for put in puts]
 
 

@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from filewheel.kafka.node.settings import Settings
-from filewheel.kafka.node.transport import End, Outcome, Refusal
+from filewheel.kafka.node.settings import NodeSettings
+from filewheel.kafka.node.transport import End, Refusal, UnitOutcome
 from filewheel.kafka.records.options import OnTargetError, Policy
 from tests.kafka.fake import Cluster, FakeSource, Log, Unit
 from tests.kafka.folder import Folder, put
@@ -50,7 +50,7 @@ class Schedule:
         self.clock = FakeClock(self.cluster.now_ms * 1000)
         errors: tuple[OnTargetError, ...] = ("retry", "dead-letter", "put-back")
         self.policy = Policy("delay", on_target_error=rng.choice(errors), put_back_s=3)
-        self.settings = Settings(
+        self.settings = NodeSettings(
             exactly_once=self.exactly_once,
             standby=rng.choice(["none", "all"]),
             unit=rng.choice([1, 3, 1000]),
@@ -143,22 +143,22 @@ class Schedule:
             return
         unit = self.cluster.under_way.pop(index)
         if fate == "nothing" and self.exactly_once:
-            self._tell(unit, Outcome(End.UNDECIDED, frozenset(range(len(unit.records))), reason="no answer"))
+            self._tell(unit, UnitOutcome(End.UNDECIDED, frozenset(range(len(unit.records))), reason="no answer"))
         else:
             self._tell(unit, self._halfway(unit))
 
-    def _halfway(self, unit: Unit) -> Outcome:
+    def _halfway(self, unit: Unit) -> UnitOutcome:
         """Fail a unit; at least once, some of its records are in their logs, and not all of those are known to be."""
         every = frozenset(range(len(unit.records)))
         if self.exactly_once:
-            return Outcome(End.FAILED, every, reason="timed out")
+            return UnitOutcome(End.FAILED, every, reason="timed out")
         there = {n for n in every if unit.records[n].topic not in self.cluster.refused and self.rng.random() < 0.5}
         for n in sorted(there):
             self.cluster.append(unit.records[n])
         known = {n for n in there if self.rng.random() < 0.5}
-        return Outcome(End.FAILED, every - known, reason="timed out")
+        return UnitOutcome(End.FAILED, every - known, reason="timed out")
 
-    def _tell(self, unit: Unit, outcome: Outcome) -> None:
+    def _tell(self, unit: Unit, outcome: UnitOutcome) -> None:
         if not unit.sink.is_closed:
             unit.done(outcome)
 

@@ -11,10 +11,10 @@ import msgpack
 import pytest
 
 from filewheel.errors import ClusterError, FilewheelError, NewerFormat, WrongSource
-from filewheel.kafka.node.owner import State
-from filewheel.kafka.partition.packing import Put
+from filewheel.kafka.node.owner import PartitionState
+from filewheel.kafka.partition.packing import LogPut
 from filewheel.kafka.partition.partition import Partition
-from filewheel.kafka.partition.position import Source
+from filewheel.kafka.partition.position import RecordOrigin
 from tests.conftest import assert_whole
 from tests.kafka.fake import Cluster
 from tests.kafka.folder import Folder, put
@@ -44,7 +44,7 @@ def node_on(cluster: Cluster, folder: Folder) -> Hands:
 def stopped(hands: Hands, partition: int) -> FilewheelError:
     """Return why a partition stopped; its health says the same."""
     owned = hands.node.owner.owned[partition]
-    assert owned.state is State.FAILED
+    assert owned.state is PartitionState.FAILED
     assert owned.error is not None
     (problem,) = [p for p in hands.node.health().problems if p.partition == partition]
     assert owned.error.what in problem.reason
@@ -67,7 +67,7 @@ def test_a_marker_of_a_newer_version_stops_its_partition_and_says_to_upgrade(clu
 def test_a_wheel_with_a_payload_of_a_newer_version_stops_and_keeps_it(cluster: Cluster, folder: Folder) -> None:
     newer: bytes = msgpack.packb((99, "what a later version writes"))
     before = folder.open(0, lambda wheel: None)
-    before.take_in([Put(0, cluster.now_ms * 1000, "target", newer)])
+    before.take_in([LogPut(0, cluster.now_ms * 1000, "target", newer)])
     before.close()
     hands = node_on(cluster, folder)
     hands.run()
@@ -86,18 +86,18 @@ def test_a_wheel_with_a_payload_of_a_newer_version_stops_and_keeps_it(cluster: C
 @pytest.mark.parametrize(
     ("source", "named"),
     [
-        (Source("another-cluster", "delay", 0, "one"), "cluster another-cluster"),
-        (Source("fake", "other", 0, "one"), "topic other"),
-        (Source("fake", "delay", 1, "one"), "partition 1"),
-        (Source("fake", "delay", 0, "a-deleted-topic"), "id a-deleted-topic"),
+        (RecordOrigin("another-cluster", "delay", 0, "one"), "cluster another-cluster"),
+        (RecordOrigin("fake", "other", 0, "one"), "topic other"),
+        (RecordOrigin("fake", "delay", 1, "one"), "partition 1"),
+        (RecordOrigin("fake", "delay", 0, "a-deleted-topic"), "id a-deleted-topic"),
     ],
     ids=["cluster", "topic", "partition", "topic made anew"],
 )
 def test_a_wheel_of_something_else_is_refused_by_name_and_left_as_it_is(
-    cluster: Cluster, folder: Folder, source: Source, named: str
+    cluster: Cluster, folder: Folder, source: RecordOrigin, named: str
 ) -> None:
     other = Partition(folder.at(0), source, env=env_at(folder.clock))
-    other.take_in([Put(0, cluster.now_ms * 1000, "target", b"of something else")])
+    other.take_in([LogPut(0, cluster.now_ms * 1000, "target", b"of something else")])
     other.close()
     # `begun` says which keeper was the last to open it.
     files = [path for path in folder.at(0).rglob("*") if path.is_file() and path.name != "begun"]

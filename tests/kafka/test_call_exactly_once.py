@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from filewheel import BadArgument, Retry, current_job
-from filewheel.kafka.node.transport import End, Outcome
+from filewheel.kafka.node.transport import End, UnitOutcome
 from filewheel.kafka.records.record import Outgoing
 from tests.kafka.fake_calls import CallCluster
 from tests.kafka.workers import Worker, a_cluster, a_scheduler
@@ -273,7 +273,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     return broker
 
 
-def _note(broker: Broker, ends: list[End], answered: threading.Event, outcome: Outcome) -> None:
+def _note(broker: Broker, ends: list[End], answered: threading.Event, outcome: UnitOutcome) -> None:
     broker.calls.append(outcome.end.value)
     ends.append(outcome.end)
     answered.set()

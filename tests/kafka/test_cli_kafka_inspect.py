@@ -13,7 +13,7 @@ from filewheel.env import SYSTEM_CLOCK
 from filewheel.kafka import Policy
 from filewheel.kafka.node.rules import Rules
 from filewheel.kafka.partition.partition import Partition
-from filewheel.kafka.partition.position import Source
+from filewheel.kafka.partition.position import RecordOrigin
 from filewheel.kafka.records.record import Record
 from filewheel.message import US_PER_S
 from tests.cli.support import invoke, on_terminal
@@ -44,7 +44,7 @@ def data(tmp_path: Path) -> Iterator[Path]:
             [record(1, 0, HOUR_MS // 2, "mails", b"half"), Record(1, 1, None, b"odd", [], 0)],
         ]
     ):
-        partition = Partition(tmp_path / "data" / "delays" / str(n), Source("c", "delays", n, "", policy.digest))
+        partition = Partition(tmp_path / "data" / "delays" / str(n), RecordOrigin("c", "delays", n, "", policy.digest))
         partition.take_in(understand(records))
         open_ones.append(partition)
     yield tmp_path / "data"
@@ -130,7 +130,7 @@ def test_a_damaged_wheel_is_listed_as_far_as_it_goes_with_exit_code_12(data: Pat
 def test_a_wheel_that_the_running_node_does_not_have_open_is_left_out_and_named(data: Path) -> None:
     policy = Policy("delays")
     path = data / "delays" / "2"
-    with contextlib.closing(Partition(path, Source("c", "delays", 2, "", policy.digest))) as moved:
+    with contextlib.closing(Partition(path, RecordOrigin("c", "delays", 2, "", policy.digest))) as moved:
         moved.take_in(Rules(policy, "node", "").understand([record(2, 0, 30_000, "mails", b"moved")]))
     result = invoke("kafka", "inspect", "-d", data)
     assert [one["partition"] for one in result.json] == [0, 1]

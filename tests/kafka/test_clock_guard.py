@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from filewheel.kafka.node.clock_guard import ClockGuard, offset_us
-from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.settings import NodeSettings
 from tests.kafka.fake import Cluster
 from tests.kafka.hands import Hands
 from tests.kafka.test_standby import put
@@ -27,7 +27,9 @@ def test_an_offset_is_only_what_is_proved(sent: int, stamp: int, answered: int, 
     assert offset_us(sent, stamp, answered) == found
 
 
-def node_with_clock(cluster: Cluster, ahead_s: float, *, settings: Settings | None = None) -> tuple[Hands, list[float]]:
+def node_with_clock(
+    cluster: Cluster, ahead_s: float, *, settings: NodeSettings | None = None
+) -> tuple[Hands, list[float]]:
     """Return a node, and its offset from the brokers' clock, to be changed."""
     off = [ahead_s]
     clock = FakeClock(cluster.now_ms * 1000)
@@ -75,7 +77,7 @@ def test_a_clock_that_is_behind_or_a_little_ahead_is_reported_and_holds_nothing(
 def test_a_limit_of_zero_and_a_topic_without_the_brokers_times_hold_nothing() -> None:
     cluster = Cluster(partitions=1)
     put(cluster, b"one")
-    node, _ = node_with_clock(cluster, 60, settings=Settings(clock_ahead_max_s=0))
+    node, _ = node_with_clock(cluster, 60, settings=NodeSettings(clock_ahead_max_s=0))
     node.run()
     assert cluster.values() == [b"one"]
     other = Cluster(partitions=1)
@@ -119,7 +121,7 @@ def test_a_probe_is_asked_for_once_however_long_it_takes() -> None:
 
 def test_a_queue_of_few_large_records_pauses_its_partition() -> None:
     cluster = Cluster(partitions=1)
-    node = Hands(cluster, settings=Settings(queue=1000, queue_bytes=10_000, poll=2))
+    node = Hands(cluster, settings=NodeSettings(queue=1000, queue_bytes=10_000, poll=2))
     node.settle_down()
     for n in range(8):
         put(cluster, b"%d" % n * 3000, after_ms=60_000)

@@ -17,10 +17,10 @@ from filewheel.env import SYSTEM_CLOCK
 from filewheel.errors import ClusterError, MissingTopic, NoBroker
 from filewheel.kafka.assemble import delay_service
 from filewheel.kafka.client.confluent import ConfluentTransport
-from filewheel.kafka.node.owner import State
+from filewheel.kafka.node.owner import PartitionState
 from filewheel.kafka.node.service import DelayService
-from filewheel.kafka.node.settings import Settings
-from filewheel.kafka.node.transport import End, Outcome, Sink
+from filewheel.kafka.node.settings import NodeSettings
+from filewheel.kafka.node.transport import End, Sink, UnitOutcome
 from filewheel.kafka.records.last_read import NO_EPOCH
 from filewheel.kafka.records.options import Policy
 from filewheel.kafka.records.record import Outgoing
@@ -131,7 +131,7 @@ class Running:
         transport = place.transport(exactly_once=exactly_once, node=node)
         topics = transport.check()
         self.disk = Disk()
-        settings = Settings(exactly_once=exactly_once, session_s=SESSION_S, standby="all" if standby else "none")
+        settings = NodeSettings(exactly_once=exactly_once, session_s=SESSION_S, standby="all" if standby else "none")
         self.service = DelayService(
             transport, self.disk.open, Targeting(place, topics.topic_id), understand, settings, topics=topics
         )
@@ -139,7 +139,7 @@ class Running:
         self.thread.start()
 
     def active(self) -> int:
-        return sum(status.state is State.ACTIVE for status in self.service.status())
+        return sum(status.state is PartitionState.ACTIVE for status in self.service.status())
 
     def stop(self) -> None:
         self.service.stop()
@@ -147,12 +147,12 @@ class Running:
         assert not self.thread.is_alive()
 
 
-def sent(sink: Sink, records: list[Outgoing], marker: Outgoing) -> Outcome:
+def sent(sink: Sink, records: list[Outgoing], marker: Outgoing) -> UnitOutcome:
     """Send a unit and wait for its outcome."""
-    outcomes: list[Outcome] = []
+    outcomes: list[UnitOutcome] = []
     done = threading.Event()
 
-    def end(outcome: Outcome) -> None:
+    def end(outcome: UnitOutcome) -> None:
         outcomes.append(outcome)
         done.set()
 
@@ -328,7 +328,7 @@ def test_a_service_with_wheels_on_disk_goes_on_where_it_stopped(
             tmp_path,
             group=here.topic,
             node="node",
-            settings=Settings(exactly_once=exactly_once, session_s=SESSION_S),
+            settings=NodeSettings(exactly_once=exactly_once, session_s=SESSION_S),
         )
         thread = threading.Thread(target=service.run)
         thread.start()

@@ -9,8 +9,8 @@ import shutil
 
 import pytest
 
-from filewheel.kafka.node.owner import State
-from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.owner import PartitionState
+from filewheel.kafka.node.settings import NodeSettings
 from filewheel.kafka.partition.marker import Marker
 from filewheel.kafka.records.last_read import NO_EPOCH, LastRead, as_last_read
 from tests.kafka.fake import Cluster
@@ -18,7 +18,7 @@ from tests.kafka.folder import put
 from tests.kafka.nodes import BOTH, Nodes
 from tests.kafka.parts import pending
 
-EVERY = Settings(standby="all")
+EVERY = NodeSettings(standby="all")
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_wheel_that_stood_still_while_its_log_was_cut_is_not_read_on(
     again = nodes.start("a", exactly_once=exactly_once)
     again.after(1)
     (status,) = again.node.status()
-    assert status.state is State.FAILED
+    assert status.state is PartitionState.FAILED
     assert "was cut: at offset 2 it has another record" in status.reason
     assert again.node.health().problems[0].kind == "failed"
     again.node.source.close()
@@ -72,7 +72,7 @@ def test_a_node_that_runs_notices_that_its_log_was_cut(
     cut_and_grow(cluster, 1, b"other", b"another", b"third")
     node.after(1)
     (status,) = node.node.status()
-    assert (status.state, status.ingested) == (State.FAILED, 2)
+    assert (status.state, status.ingested) == (PartitionState.FAILED, 2)
     assert "was cut: at offset 1 it has another record" in status.reason
     node.after(61)  # what only its wheel has goes out
     assert cluster.values() == [b"kept", b"lost"]
@@ -117,7 +117,7 @@ def test_a_marker_of_a_log_that_was_cut_at_an_unknown_place_is_not_believed(node
         node = nodes.start(name)
         node.after(1)
         (status,) = node.node.status()
-        assert status.state is State.FAILED
+        assert status.state is PartitionState.FAILED
         assert ("was cut: at offset 1" if name == "a" else "do not say where") in status.reason
         node.node.source.close()
     assert cluster.values() == [b"kept", b"lost"]
@@ -133,7 +133,7 @@ def test_a_log_that_was_read_and_deleted_to_its_end_is_served(nodes: Nodes, clus
     again = nodes.start("a")
     again.after(1)
     (status,) = again.node.status()
-    assert (status.state, status.reason) == (State.ACTIVE, "")
+    assert (status.state, status.reason) == (PartitionState.ACTIVE, "")
 
 
 def test_the_epoch_of_a_batch_is_noted_before_its_records_are_taken_in(nodes: Nodes, cluster: Cluster) -> None:
@@ -163,7 +163,7 @@ def test_a_position_and_a_marker_of_an_older_release_name_no_epoch_and_are_belie
     again = nodes.start("a")
     again.after(2)
     assert cluster.values() == [b"one", b"two"]
-    assert again.node.status()[0].state is State.ACTIVE
+    assert again.node.status()[0].state is PartitionState.ACTIVE
 
 
 def test_a_standby_gives_a_cut_log_up_and_the_next_owner_says_why(nodes: Nodes, cluster: Cluster) -> None:
@@ -179,7 +179,7 @@ def test_a_standby_gives_a_cut_log_up_and_the_next_owner_says_why(nodes: Nodes, 
     cut_and_grow(cluster, 1, b"other", b"another", b"third")
     second.run()
     (status,) = second.node.status()
-    assert status.state is State.FAILED
+    assert status.state is PartitionState.FAILED
     assert "was cut" in status.reason
 
 

@@ -51,8 +51,8 @@ from pathlib import Path
 import pytest
 
 from filewheel.errors import WheelFull
-from filewheel.kafka.node.owner import State
-from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.owner import PartitionState
+from filewheel.kafka.node.settings import NodeSettings
 from filewheel.kafka.node.transport import End, Refusal
 from filewheel.kafka.partition.marker import Marker
 from tests.kafka.fake import Cluster, Log
@@ -206,10 +206,10 @@ def test_10_a_partition_that_goes_while_its_log_is_read_goes_out_once(
 ) -> None:
     for n in range(50):
         put(cluster, b"%02d" % n)
-    first = nodes.start("a", exactly_once=exactly_once, settings=Settings(poll=10, exactly_once=exactly_once))
+    first = nodes.start("a", exactly_once=exactly_once, settings=NodeSettings(poll=10, exactly_once=exactly_once))
     for _ in range(3):
         first.turn()
-    assert first.node.status()[0].state is State.RESTORING
+    assert first.node.status()[0].state is PartitionState.RESTORING
     assert 0 < first.node.status()[0].ingested < 50
     first.node.source.close()
     (marker,) = [e.value for e in cluster.logs["delay.cursor", 0].entries if e.key == b"0"]
@@ -226,7 +226,7 @@ def test_11_a_standby_takes_over_from_a_lost_disk_and_reads_nothing_again(
 ) -> None:
     for n in range(6):
         put(cluster, b"%d" % n, after_ms=1000 * n)
-    every = Settings(standby="all", exactly_once=exactly_once)
+    every = NodeSettings(standby="all", exactly_once=exactly_once)
     first = nodes.start("a", exactly_once=exactly_once, settings=every)
     first.run()
     second = nodes.start("b", exactly_once=exactly_once, settings=every)
@@ -260,7 +260,7 @@ def test_14_on_a_full_disk_nothing_comes_in_and_what_waits_goes_out(
         node.after(3)
         assert cluster.values() == [b"one"]
         (status,) = node.node.status()
-        assert (status.state, status.ingested) == (State.ACTIVE, 1)
+        assert (status.state, status.ingested) == (PartitionState.ACTIVE, 1)
         assert "no space left" in status.reason
     node.after(1)
     assert cluster.values() == [b"one", b"two"]
@@ -303,7 +303,7 @@ def test_15_what_a_harmed_file_lost_is_read_from_the_topic_again(
     for _ in range(3):
         node.after(2)
     assert sorted(v for v in cluster.values() if v) == [b"0", b"1", b"2", b"3", b"4", b"last", b"one"]
-    assert node.node.status()[0].state is State.ACTIVE
+    assert node.node.status()[0].state is PartitionState.ACTIVE
     assert node.node.status()[0].reason == ""
 
 
@@ -428,7 +428,7 @@ def test_24_a_new_partition_gets_a_wheel_of_its_own(nodes: Nodes, cluster: Clust
 def test_26_a_standby_that_lags_reads_the_rest_before_it_fires(
     nodes: Nodes, cluster: Cluster, exactly_once: bool
 ) -> None:
-    every = Settings(standby="all", exactly_once=exactly_once)
+    every = NodeSettings(standby="all", exactly_once=exactly_once)
     first = nodes.start("a", exactly_once=exactly_once, settings=every)
     first.run()
     second = nodes.start("b", exactly_once=exactly_once, settings=every)
@@ -452,7 +452,7 @@ def test_27_many_that_are_due_at_one_moment_go_out_in_units_and_a_new_owner_goes
 ) -> None:
     for n in range(100):
         put(cluster, b"%02d" % n, after_ms=1000)
-    small = Settings(unit=10, exactly_once=exactly_once)
+    small = NodeSettings(unit=10, exactly_once=exactly_once)
     first = nodes.start("a", exactly_once=exactly_once, settings=small)
     first.run()
     nodes.clock.advance(1)

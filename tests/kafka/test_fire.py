@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from filewheel.kafka.node.owner import State
-from filewheel.kafka.node.settings import Settings
-from filewheel.kafka.node.transport import End, Outcome, Refusal
+from filewheel.kafka.node.owner import PartitionState
+from filewheel.kafka.node.settings import NodeSettings
+from filewheel.kafka.node.transport import End, Refusal, UnitOutcome
 from filewheel.kafka.partition.marker import STEPS_MAX, Marker
 from tests.kafka.fake import Cluster
 from tests.kafka.hands import Disk, Hands
@@ -103,7 +103,7 @@ def test_a_commit_that_did_not_happen_is_done_again() -> None:
     node = Hands(cluster, exactly_once=True)
     node.settle_down()
     unit = cluster.under_way.pop()
-    unit.done(Outcome(End.UNDECIDED))
+    unit.done(UnitOutcome(End.UNDECIDED))
     node.run()
     assert cluster.values() == [b"one"]
 
@@ -173,7 +173,7 @@ def test_a_refused_record_goes_to_the_dead_letter_topic_and_the_others_go_out_on
 def test_a_flood_of_overdue_records_is_fired_once_across_a_crash() -> None:
     cluster = Cluster(partitions=1)
     put(cluster, b"first", after_ms=1000)
-    node = Hands(cluster, exactly_once=True, settings=Settings(exactly_once=True, unit=3))
+    node = Hands(cluster, exactly_once=True, settings=NodeSettings(exactly_once=True, unit=3))
     node.after(1.001)
     for n in range(7):
         put(cluster, b"flood-%d" % n, after_ms=-n)
@@ -184,7 +184,7 @@ def test_a_flood_of_overdue_records_is_fired_once_across_a_crash() -> None:
     put(cluster, b"after", after_ms=-100)
     node.crash()
     cluster.expire(node.node.source)  # type: ignore[arg-type]
-    other = Hands(cluster, exactly_once=True, clock=node.clock, settings=Settings(exactly_once=True, unit=3))
+    other = Hands(cluster, exactly_once=True, clock=node.clock, settings=NodeSettings(exactly_once=True, unit=3))
     other.after(0.01)
     assert sorted(v for v in cluster.values() if v) == sorted(
         [b"first", b"after", *(b"flood-%d" % n for n in range(7))]
@@ -194,7 +194,7 @@ def test_a_flood_of_overdue_records_is_fired_once_across_a_crash() -> None:
 
 def test_a_marker_stays_small_however_many_records_arrive_overdue() -> None:
     cluster = Cluster(partitions=1)
-    node = Hands(cluster, settings=Settings(unit=1))
+    node = Hands(cluster, settings=NodeSettings(unit=1))
     node.run()
     for n in range(20):
         put(cluster, b"%02d" % n, after_ms=-n)
@@ -246,7 +246,7 @@ def test_nothing_fires_before_the_end_of_the_log_was_reached() -> None:
     node = Hands(cluster)
     node.turn()
     node.turn()
-    assert node.node.owner.owned[0].state is State.RESTORING
+    assert node.node.owner.owned[0].state is PartitionState.RESTORING
     assert not cluster.under_way
     node.run()
     assert len(cluster.values()) == 2500
@@ -294,12 +294,12 @@ def test_a_log_that_lost_the_next_record_stops_the_partition_with_the_reason() -
     again = Hands(cluster, disk=disk, clock=node.clock)
     again.run()
     (status,) = again.node.status()
-    assert status.state is State.FAILED
+    assert status.state is PartitionState.FAILED
     assert "begins at offset 15; offset 10 is the next to read" in status.reason
-    skipping = Hands(cluster, disk=Disk(), clock=node.clock, settings=Settings(on_gap="skip"))
+    skipping = Hands(cluster, disk=Disk(), clock=node.clock, settings=NodeSettings(on_gap="skip"))
     again.node.source.close()
     skipping.run()
-    assert skipping.node.status()[0].state is State.ACTIVE
+    assert skipping.node.status()[0].state is PartitionState.ACTIVE
 
 
 def test_a_cluster_that_is_down_at_the_takeover_is_asked_again() -> None:
@@ -318,7 +318,7 @@ def test_a_long_queue_pauses_its_partition() -> None:
     cluster = Cluster(partitions=1)
     for n in range(100):
         put(cluster, b"%d" % n, after_ms=60_000)
-    node = Hands(cluster, settings=Settings(poll=10, queue=20))
+    node = Hands(cluster, settings=NodeSettings(poll=10, queue=20))
     node.turn()
     node.turn()
     for _ in range(10):

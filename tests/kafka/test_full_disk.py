@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from filewheel.errors import WheelFull
-from filewheel.kafka.node.owner import State
-from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.owner import PartitionState
+from filewheel.kafka.node.settings import NodeSettings
 from filewheel.kafka.partition import partition as partition_module
 from tests.kafka.fake import Cluster
 from tests.kafka.folder import Folder
@@ -23,7 +23,7 @@ from tests.support import FakeClock
 
 def test_a_partition_whose_disk_is_full_is_tried_again_after_growing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(partitions=2)
-    node = Hands(cluster, settings=Settings(poll=2))
+    node = Hands(cluster, settings=NodeSettings(poll=2))
     node.run()
     tries: list[float] = []
     wheel = node.disk.wheels[0]
@@ -74,7 +74,7 @@ def test_a_full_disk_that_stays_full_is_not_written_to_again(tmp_path: Path, mon
 
 def test_a_takeover_on_a_full_disk_fires_what_is_due_so_that_it_frees_room(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(partitions=1)
-    first = Hands(cluster, settings=Settings(poll=2))
+    first = Hands(cluster, settings=NodeSettings(poll=2))
     first.run()
     for n in range(4):
         put(cluster, b"%d" % n, after_ms=5000)
@@ -84,17 +84,17 @@ def test_a_takeover_on_a_full_disk_fires_what_is_due_so_that_it_frees_room(monke
     cluster.leave(first.source)
     for n in range(4, 8):
         put(cluster, b"%d" % n, after_ms=5000)
-    second = Hands(cluster, disk=first.disk, clock=first.clock, settings=Settings(poll=2), name="second")
+    second = Hands(cluster, disk=first.disk, clock=first.clock, settings=NodeSettings(poll=2), name="second")
     with monkeypatch.context() as patch:
         patch.setattr(MemoryWheel, "take_in", full)
         second.after(1)
         (status,) = second.node.status()
-        assert status.state is State.RESTORING
+        assert status.state is PartitionState.RESTORING
         second.after(10)
         assert cluster.values() == [b"0", b"1"]  # what was not read again is not spoken of by the marker
     second.after(10)
     assert sorted(cluster.values()) == [b"%d" % n for n in range(8)]
-    assert second.node.status()[0].state is State.ACTIVE
+    assert second.node.status()[0].state is PartitionState.ACTIVE
 
 
 def test_a_takeover_of_a_keyed_topic_on_a_full_disk_fires_nothing_that_may_have_been_cancelled(
@@ -121,7 +121,7 @@ def test_a_takeover_of_a_keyed_topic_on_a_full_disk_fires_nothing_that_may_have_
 
 def test_a_takeover_that_fires_early_and_is_fenced_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(partitions=1)
-    first = Hands(cluster, exactly_once=True, settings=Settings(exactly_once=True, poll=2))
+    first = Hands(cluster, exactly_once=True, settings=NodeSettings(exactly_once=True, poll=2))
     first.run()
     for n in range(2):
         put(cluster, b"%d" % n, after_ms=5000)
@@ -205,7 +205,7 @@ def test_a_disk_that_is_full_of_records_frees_itself_once_they_went_out(small_di
     """Their drops alone need more than what is reserved for a full disk."""
     cluster = Cluster(partitions=1)
     clock = FakeClock(cluster.now_ms * 1000)
-    settings = Settings(exactly_once=exactly_once, poll=5000)
+    settings = NodeSettings(exactly_once=exactly_once, poll=5000)
     node = Hands(
         cluster, clock=clock, disk=Folder(small_disk, clock), exactly_once=exactly_once, settings=settings
     )  # fmt: skip
@@ -279,7 +279,7 @@ def test_a_partition_whose_wheel_has_no_room_to_hand_anything_out_fires_again_wh
         (problem,) = node.watched(40)
         assert (problem.kind, problem.severity) == ("stuck", "failing")
         assert "no message is handed out" in problem.reason
-        assert node.node.status()[0].state is State.ACTIVE
+        assert node.node.status()[0].state is PartitionState.ACTIVE
     assert node.watched(2) == []
     assert cluster.values() == [b"one"]
 

@@ -17,11 +17,11 @@ import pytest
 from filewheel import BadArgument
 from filewheel.errors import ClusterError, WheelFull
 from filewheel.kafka.node import listen
-from filewheel.kafka.node.health import Health, Problem
-from filewheel.kafka.node.listen import CLIENTS_MAX, Listener, address_of
+from filewheel.kafka.node.health import NodeHealth, Problem
+from filewheel.kafka.node.listen import CLIENTS_MAX, StatusServer, address_of
 from filewheel.kafka.node.meters import BY_NAME, GROUPS, LEVEL_METERS, METERS, PREFIX, Kind
-from filewheel.kafka.node.settings import Settings
-from filewheel.kafka.node.tally import Tally
+from filewheel.kafka.node.settings import NodeSettings
+from filewheel.kafka.node.tally import NodeCounters
 from filewheel.kafka.node.transport import End, Refusal
 from filewheel.kafka.node.watch import LOOK_S
 from filewheel.kafka.records.headers import delayed_of, kind_of_reason
@@ -42,8 +42,8 @@ DAY_S = 86_400
 def a_node(cluster: Cluster, *, disk: Any = None, **settings: Any) -> Hands:
     """Return a node that owns all partitions, with a tally that knows the topics."""
     clock = FakeClock(cluster.now_ms * 1000)
-    tally = Tally(cluster.topic, f"{cluster.topic}.dlt", clock=clock)
-    hands = Hands(cluster, clock=clock, disk=disk, settings=Settings(**settings), tally=tally)
+    tally = NodeCounters(cluster.topic, f"{cluster.topic}.dlt", clock=clock)
+    hands = Hands(cluster, clock=clock, disk=disk, settings=NodeSettings(**settings), tally=tally)
     hands.run()
     return hands
 
@@ -141,7 +141,7 @@ def test_a_dead_target_stalls_the_partition_which_is_a_warning_with_the_reason()
 def test_lateness_by_ids_is_that_of_each_message(late_us: list[int]) -> None:
     now_us = 1_800_000_000_000_000
     ids = sorted(MessageId.make(now_us - us, 1, n) for n, us in enumerate(late_us))
-    by_ids, one_by_one = Tally(), Tally()
+    by_ids, one_by_one = NodeCounters(), NodeCounters()
     by_ids.was_late(ids, now_us)
     one_by_one.observe("lateness_seconds", late_us)
     (found, sum_s), (buckets, right_s) = by_ids.times("lateness_seconds"), one_by_one.times("lateness_seconds")
@@ -170,7 +170,7 @@ def test_the_record_at_low_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_record_whose_target_is_the_dead_letter_topic_has_no_reason() -> None:
-    tally = Tally("delay", "delay.dlt")
+    tally = NodeCounters("delay", "delay.dlt")
     tally.sent_out([Outgoing("delay.dlt", None, b"x"), Outgoing("target", None, b"y")], ())
     assert sum(tally.counts("dead_letters_total").values()) == 0
     assert tally.counts("out_total") == {"delivered": 1, "dead_letter": 1, "rolled": 0, "put_back": 0}
@@ -264,7 +264,7 @@ def test_the_retention_is_known_before_the_first_record_comes() -> None:
     cluster = Cluster(partitions=1)
     cluster.retention_ms = 60_000
     clock = FakeClock(cluster.now_ms * 1000)
-    hands = Hands(cluster, clock=clock, tally=Tally(cluster.topic, clock=clock))
+    hands = Hands(cluster, clock=clock, tally=NodeCounters(cluster.topic, clock=clock))
     hands.node.housekeeping_step()  # no partition is ours yet
     put(cluster, 600)
     hands.run()
@@ -358,14 +358,14 @@ def test_a_partition_that_failed_or_has_no_room_is_not_served() -> None:
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[Hands, Listener]]:
+def served() -> Iterator[tuple[Hands, StatusServer]]:
     hands = a_node(Cluster(partitions=1))
     service = SimpleNamespace(metrics=hands.node.metrics.families, health=hands.node.health)
-    with Listener.of(service, "127.0.0.1:0", labels={"topic": 'a"b'}) as listener:
+    with StatusServer.of(service, "127.0.0.1:0", labels={"topic": 'a"b'}) as listener:
         yield hands, listener
 
 
-def get(listener: Listener, path: str, method: str = "GET") -> tuple[int, str, str]:
+def get(listener: StatusServer, path: str, method: str = "GET") -> tuple[int, str, str]:
     connection = http.client.HTTPConnection("127.0.0.1", listener.port, timeout=30)
     try:
         connection.request(method, path)
@@ -375,7 +375,7 @@ def get(listener: Listener, path: str, method: str = "GET") -> tuple[int, str, s
         connection.close()
 
 
-def test_metrics_are_the_text_of_prometheus_with_the_labels_of_the_node(served: tuple[Hands, Listener]) -> None:
+def test_metrics_are_the_text_of_prometheus_with_the_labels_of_the_node(served: tuple[Hands, StatusServer]) -> None:
     hands, listener = served
     status, text, kind = get(listener, "/metrics")
     assert status == 200
@@ -388,7 +388,7 @@ def test_metrics_are_the_text_of_prometheus_with_the_labels_of_the_node(served: 
     assert len(list(text_string_to_metric_families(text))) == text.count("# TYPE")
 
 
-def test_health_is_200_when_all_is_served_and_503_with_reasons_when_not(served: tuple[Hands, Listener]) -> None:
+def test_health_is_200_when_all_is_served_and_503_with_reasons_when_not(served: tuple[Hands, StatusServer]) -> None:
     hands, listener = served
     assert get(listener, "/health")[:2] == (200, '{"status": "ok", "problems": []}\n')
     owned = hands.node.owner.owned[0]
@@ -402,14 +402,14 @@ def test_health_is_200_when_all_is_served_and_503_with_reasons_when_not(served: 
     assert get(listener, "/health", "HEAD")[:2] == (503, "")
 
 
-def test_other_paths_and_methods_are_refused(served: tuple[Hands, Listener]) -> None:
+def test_other_paths_and_methods_are_refused(served: tuple[Hands, StatusServer]) -> None:
     _, listener = served
     assert get(listener, "/secret")[0] == 404
     assert get(listener, "/metrics", "POST")[0] == 501
 
 
 def test_clients_too_many_are_hung_up_on_and_those_who_leave_make_room(
-    served: tuple[Hands, Listener], monkeypatch: pytest.MonkeyPatch
+    served: tuple[Hands, StatusServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, listener = served
     monkeypatch.setattr(listen._Request, "timeout", 600)  # the idle ones stay, however slow this machine is
@@ -427,7 +427,9 @@ def test_a_metric_that_fails_answers_500_and_the_listener_goes_on() -> None:
     def broken() -> str:
         raise RuntimeError("no")
 
-    with Listener("127.0.0.1:0", metrics=broken, health=lambda: Health([Problem("x", "warning", "y")])) as listener:
+    with StatusServer(
+        "127.0.0.1:0", metrics=broken, health=lambda: NodeHealth([Problem("x", "warning", "y")])
+    ) as listener:
         assert get(listener, "/metrics")[0] == 500
         assert get(listener, "/health?full=1")[0] == 200
 
@@ -447,12 +449,12 @@ def test_an_address_that_is_none_is_refused(text: str) -> None:
 
 
 def test_a_taken_port_and_a_host_that_is_not_here_are_refused_with_the_next_step(
-    served: tuple[Hands, Listener],
+    served: tuple[Hands, StatusServer],
 ) -> None:
     _, listener = served
     for address in (f"127.0.0.1:{listener.port}", "192.0.2.1:9464"):
         with pytest.raises(BadArgument, match="cannot listen") as caught:
-            Listener(address, metrics=str, health=lambda: Health([]))
+            StatusServer(address, metrics=str, health=lambda: NodeHealth([]))
         assert "--listen" in str(caught.value.hint)
 
 

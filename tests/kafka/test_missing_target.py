@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from filewheel.errors import BadArgument
-from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.settings import NodeSettings
 from filewheel.kafka.node.transport import Refusal
 from filewheel.kafka.records.options import Policy
 from tests.kafka.fake import Cluster, Log
@@ -22,7 +22,7 @@ def node(cluster: Cluster, path: Path, policy: Policy, *, exactly_once: bool = F
     clock = FakeClock(cluster.now_ms * 1000)
     return Hands(
         cluster, clock=clock, disk=Folder(path, clock, policy), exactly_once=exactly_once,
-        settings=Settings(exactly_once=exactly_once),
+        settings=NodeSettings(exactly_once=exactly_once),
     )  # fmt: skip
 
 

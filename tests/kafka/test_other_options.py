@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from filewheel.errors import BadArgument
-from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.settings import NodeSettings
 from filewheel.kafka.partition.marker import Marker
 from filewheel.kafka.records.options import Policy
 from tests.kafka.fake import Cluster
@@ -31,7 +31,12 @@ def last_marker(cluster: Cluster) -> Marker:
 
 
 def node(
-    cluster: Cluster, path: Path, policy: Policy, *, settings: Settings | None = None, clock: FakeClock | None = None
+    cluster: Cluster,
+    path: Path,
+    policy: Policy,
+    *,
+    settings: NodeSettings | None = None,
+    clock: FakeClock | None = None,
 ) -> Hands:
     clock = clock or FakeClock(cluster.now_ms * 1000)
     return Hands(cluster, clock=clock, disk=Folder(path, clock, policy), settings=settings)
@@ -93,7 +98,7 @@ def test_a_wheel_that_was_filled_with_other_options_is_refused(tmp_path: Path) -
 
 def test_a_standby_with_other_options_ends(tmp_path: Path) -> None:
     cluster = Cluster(partitions=2)
-    every = Settings(standby="all")
+    every = NodeSettings(standby="all")
     second = node(cluster, tmp_path / "b", OTHERS[0], settings=every)
     first = node(cluster, tmp_path / "a", Policy("delay"), settings=every, clock=second.clock)
     with pytest.raises(BadArgument, match="another --horizon"):
@@ -104,7 +109,7 @@ def test_a_standby_with_other_options_ends(tmp_path: Path) -> None:
 
 def test_a_standby_ends_at_the_first_marker_of_other_options(tmp_path: Path) -> None:
     cluster = Cluster(partitions=2)
-    node_ = node(cluster, tmp_path, Policy("delay"), settings=Settings(standby="all"))
+    node_ = node(cluster, tmp_path, Policy("delay"), settings=NodeSettings(standby="all"))
     cluster.members.clear()
     cluster.owners.clear()
     node_.node.source.coming.clear()  # type: ignore[attr-defined]  # it owns nothing and follows both
@@ -127,7 +132,11 @@ def test_other_options_that_are_accepted_keep_low_and_lose_nothing(tmp_path: Pat
     assert cluster.values() == [b"one", b"two"]
     cluster.keep_from(0, 0)
     again = node(
-        cluster, tmp_path / "b", Policy("delay", horizon_s=5), settings=Settings(accept_options=True), clock=first.clock
+        cluster,
+        tmp_path / "b",
+        Policy("delay", horizon_s=5),
+        settings=NodeSettings(accept_options=True),
+        clock=first.clock,
     )
     again.run()
     assert cluster.values("delay.dlt") == [b"long", b"two"]  # due at their timestamps

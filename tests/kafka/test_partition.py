@@ -13,7 +13,7 @@ import pytest
 from filewheel import Damaged, Locked, Wheel, WheelFull, WrongSource
 from filewheel.kafka.partition.marker import Marker
 from filewheel.kafka.partition.partition import Partition
-from filewheel.kafka.partition.position import POSITION, SOURCE, Source
+from filewheel.kafka.partition.position import POSITION, SOURCE, RecordOrigin
 from filewheel.kafka.records.fate import offset_of
 from tests.kafka import parts
 from tests.kafka.parts import Log, a_put, check_whole, ids_of, killed, offsets, open_partition, pending
@@ -393,13 +393,17 @@ def test_records_that_come_and_go_during_the_count_are_counted_once(
 
 def test_data_of_another_topic_is_refused(path: Path, clock: FakeClock) -> None:
     open_partition(path, clock).close()
-    for other in (Source("cluster-2", "delay", 3), Source("cluster-1", "delay", 4), Source("cluster-1", "other", 3)):
+    for other in (
+        RecordOrigin("cluster-2", "delay", 3),
+        RecordOrigin("cluster-1", "delay", 4),
+        RecordOrigin("cluster-1", "other", 3),
+    ):
         with pytest.raises(WrongSource, match="remove this directory"):
             open_partition(path, clock, source=other)
-    named = Source("cluster-1", "delay", 3, "abc")
+    named = RecordOrigin("cluster-1", "delay", 3, "abc")
     open_partition(path, clock, source=named).close()
     with pytest.raises(WrongSource, match="id abc"):
-        open_partition(path, clock, source=Source("cluster-1", "delay", 3, "def"))
+        open_partition(path, clock, source=RecordOrigin("cluster-1", "delay", 3, "def"))
     open_partition(path, clock).close()
 
 

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 from filewheel.kafka.partition.marker import Marker
-from filewheel.kafka.partition.packing import Put
+from filewheel.kafka.partition.packing import LogPut
 from filewheel.kafka.partition.partition import Partition
-from filewheel.kafka.partition.position import Source
+from filewheel.kafka.partition.position import RecordOrigin
 from filewheel.kafka.records.fate import offset_of
 from tests.kafka.parts import check_whole, pending
 from tests.support import REPO
@@ -29,10 +29,10 @@ BATCH = 100
 START_MS = 1_700_000_000_000
 
 
-def log_from(offset: int, end: int) -> list[Put]:
+def log_from(offset: int, end: int) -> list[LogPut]:
     """Return the next batch of a log that ends at `end`. Its records are overdue, in no order."""
     some = range(offset, min(end, offset + BATCH))
-    return [Put(n, (START_MS + (n * 7919) % 100_000) * 1000, "target", b"%d" % n, START_MS) for n in some]
+    return [LogPut(n, (START_MS + (n * 7919) % 100_000) * 1000, "target", b"%d" % n, START_MS) for n in some]
 
 
 def lines_of(path: Path) -> list[dict[str, object]]:
@@ -52,7 +52,7 @@ def serve(base: Path, end: int) -> None:
     sent = base / "sent"
     fd = os.open(sent, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.write(fd, b"\n")  # what a killed process left is no line
-    partition = Partition(base / "3", Source("cluster", "delay", 3))
+    partition = Partition(base / "3", RecordOrigin("cluster", "delay", 3))
     marker = marker_of(sent)
     partition.apply(marker)
     partition.advance(marker.low)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from filewheel.errors import Locked, WheelFull
-from filewheel.kafka.node.owner import State
-from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.owner import PartitionState
+from filewheel.kafka.node.settings import NodeSettings
 from filewheel.kafka.partition.data_lock import DataLock
 from tests.conftest import assert_whole
 from tests.kafka.fake import Cluster
@@ -22,7 +22,7 @@ from tests.support import FakeClock
 
 def a_node(cluster: Cluster, path: Path, **settings: object) -> Hands:
     clock = FakeClock(cluster.now_ms * 1000)
-    node = Hands(cluster, clock=clock, disk=Folder(path, clock), settings=Settings(**settings))  # type: ignore[arg-type]
+    node = Hands(cluster, clock=clock, disk=Folder(path, clock), settings=NodeSettings(**settings))  # type: ignore[arg-type]
     node.run()
     return node
 
@@ -40,7 +40,7 @@ def test_what_waits_in_a_wheel_that_was_removed_is_read_again_and_goes_out_once(
     node.after(2)
     assert (tmp_path / "delay" / "0" / "keeper.lock").exists()
     (status,) = node.node.status()
-    assert status.state is State.ACTIVE
+    assert status.state is PartitionState.ACTIVE
     assert not node.node.health().problems
     node.after(60)
     assert cluster.values() == [b"gone", b"waits"]

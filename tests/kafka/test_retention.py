@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import pytest
 
-from filewheel.kafka.node.owner import State
-from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.owner import PartitionState
+from filewheel.kafka.node.settings import NodeSettings
 from tests.kafka.fake import Cluster
 from tests.kafka.folder import put
 from tests.kafka.nodes import BOTH, Nodes
 from tests.kafka.parts import pending
 
-EVERY = Settings(standby="all")
+EVERY = NodeSettings(standby="all")
 IN_LOG = pytest.mark.parametrize("log", ["plain", "transactions", "elections"])
 
 
@@ -63,7 +63,7 @@ def test_a_node_that_was_away_serves_again_when_its_wheel_is_older_than_the_log(
     produce(cluster, log, b"new", b"newer")
     again.after(2)
     (status,) = again.node.status()
-    assert (status.state, status.reason) == (State.ACTIVE, "")
+    assert (status.state, status.reason) == (PartitionState.ACTIVE, "")
     assert [v for v in cluster.values()[before:] if v] == [b"new", b"newer"]
     assert again.node.health().problems == []
 
@@ -73,7 +73,7 @@ def test_a_node_that_was_away_serves_again_when_its_wheel_is_older_than_the_log(
 def test_on_gap_skip_goes_on_with_the_wheel_of_the_node(
     nodes: Nodes, cluster: Cluster, exactly_once: bool, log: str
 ) -> None:
-    skip = Settings(exactly_once=exactly_once, on_gap="skip")
+    skip = NodeSettings(exactly_once=exactly_once, on_gap="skip")
     produce(cluster, log, b"kept", after_ms=60_000)
     first = nodes.start("a", exactly_once=exactly_once)
     first.run()
@@ -84,12 +84,12 @@ def test_on_gap_skip_goes_on_with_the_wheel_of_the_node(
     cluster.keep_from(0, end - (1 if log != "transactions" else 2))
     stopped = nodes.start("a", exactly_once=exactly_once)
     stopped.run()
-    assert stopped.node.status()[0].state is State.FAILED
+    assert stopped.node.status()[0].state is PartitionState.FAILED
     stopped.node.source.close()
     again = nodes.start("a", exactly_once=exactly_once, settings=skip)
     again.after(61)
     (status,) = again.node.status()
-    assert (status.state, status.reason) == (State.ACTIVE, "")
+    assert (status.state, status.reason) == (PartitionState.ACTIVE, "")
     assert status.skipped == cluster.logs["delay", 0].first - (1 if log != "transactions" else 2)
     assert sorted(v for v in cluster.values() if v) == [b"kept", b"left"]
 
@@ -125,7 +125,7 @@ def test_a_new_wheel_serves_a_topic_whose_records_are_all_done_and_deleted(
     second.run()
     produce(cluster, "plain", b"new")
     second.after(1)
-    assert second.node.status()[0].state is State.ACTIVE
+    assert second.node.status()[0].state is PartitionState.ACTIVE
     assert [v for v in cluster.values() if v] == [b"one", b"two", b"new"]
 
 
@@ -138,5 +138,5 @@ def test_records_that_are_deleted_while_a_node_is_behind_stop_its_partition(node
     cluster.keep_from(0, 2)
     node.run()
     (status,) = node.node.status()
-    assert status.state is State.FAILED
+    assert status.state is PartitionState.FAILED
     assert "begins at offset 2; offset 1 is the next to read" in status.reason

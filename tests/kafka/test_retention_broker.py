@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from filewheel.kafka.node.owner import State
+from filewheel.kafka.node.owner import PartitionState
 from tests.kafka.live import WAIT_S, Live
 from tests.support import eventually
 
@@ -28,7 +28,7 @@ def test_a_node_with_a_wheel_that_is_older_than_the_log_serves_again(
     with live.node(tmp_path / "a") as service:
         live.put(b"four", in_transaction=in_transaction)
         live.wait_for(b"one", b"two", b"three", b"four")
-        assert service.status()[0].state is State.ACTIVE
+        assert service.status()[0].state is PartitionState.ACTIVE
         assert service.health().problems == []
 
 
@@ -41,7 +41,7 @@ def test_on_gap_skip_goes_on_with_the_wheel_of_the_node(kafka: str, tmp_path: Pa
     live.put(b"deleted", b"deleted too", b"left", after_ms=1000, in_transaction=in_transaction)
     live.delete_before(4 if in_transaction else 3)
     with live.node(tmp_path / "a") as service:
-        eventually(lambda: service.status() and service.status()[0].state is State.FAILED, timeout_s=WAIT_S)
+        eventually(lambda: service.status() and service.status()[0].state is PartitionState.FAILED, timeout_s=WAIT_S)
     with live.node(tmp_path / "a", on_gap="skip") as service:
         live.wait_for(b"kept", b"left")
         assert service.status()[0].skipped == 2

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.settings import NodeSettings
 from tests.kafka.fake import Cluster
 from tests.kafka.hands import Hands
 
-ALL = Settings(standby="all")
+ALL = NodeSettings(standby="all")
 
 
 def put(cluster: Cluster, name: bytes, *, after_ms: int = 0, partition: int = 0) -> int:
@@ -17,7 +17,7 @@ def put(cluster: Cluster, name: bytes, *, after_ms: int = 0, partition: int = 0)
 
 
 def pair(cluster: Cluster, *, exactly_once: bool = False) -> tuple[Hands, Hands]:
-    settings = Settings(standby="all", exactly_once=exactly_once)
+    settings = NodeSettings(standby="all", exactly_once=exactly_once)
     first = Hands(cluster, exactly_once=exactly_once, settings=settings)
     first.run()
     second = Hands(cluster, exactly_once=exactly_once, settings=settings, clock=first.clock)

@@ -20,7 +20,7 @@ import pytest
 from filewheel.errors import Locked, MissingTopic, NoBroker
 from filewheel.kafka import assemble
 from filewheel.kafka.node.service import DelayService
-from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.settings import NodeSettings
 from filewheel.kafka.node.transport import Topics
 from filewheel.kafka.partition.data_lock import DataLock
 from tests.kafka.fake import Cluster, FakeTransport, Log
@@ -77,7 +77,7 @@ def test_a_node_stops_while_the_brokers_owe_it_an_answer() -> None:
             interrupted.set()
 
     transport = Silent(Cluster(partitions=1))
-    service = DelayService(transport, Disk().open, Rendering(), understand, Settings(), topics=transport.check())
+    service = DelayService(transport, Disk().open, Rendering(), understand, NodeSettings(), topics=transport.check())
     running = threading.Thread(target=service.run)
     running.start()
     try:
@@ -205,9 +205,9 @@ def test_a_node_says_which_partitions_come_and_go(caplog: pytest.LogCaptureFixtu
 
 def test_a_standby_follows_partitions_that_are_added() -> None:
     cluster = Cluster(partitions=1)
-    first = Hands(cluster, settings=Settings(standby="all"))
+    first = Hands(cluster, settings=NodeSettings(standby="all"))
     first.run()
-    second = Hands(cluster, settings=Settings(standby="all"), clock=first.clock)
+    second = Hands(cluster, settings=NodeSettings(standby="all"), clock=first.clock)
     second.run()
     cluster.logs["delay", 1] = Log()
     cluster.logs["delay.cursor", 1] = Log()

@@ -13,9 +13,9 @@ from cli.commands.kafka.status import _row
 from filewheel.errors import DiskError
 from filewheel.kafka import status
 from filewheel.kafka.client import group_view
-from filewheel.kafka.client.group_view import Member, View
+from filewheel.kafka.client.group_view import GroupMember, GroupSnapshot
 from filewheel.kafka.node.note import BYTES_MAX, About, Note
-from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.settings import NodeSettings
 from filewheel.kafka.node.transport import Refusal
 from filewheel.kafka.partition.marker import Marker
 from filewheel.kafka.records.options import Policy
@@ -76,7 +76,7 @@ def test_a_partition_that_failed_keeps_its_note_with_the_reason() -> None:
 
 def test_a_partition_that_was_given_away_gets_no_note_of_this_node() -> None:
     cluster = Cluster()
-    node = Hands(cluster, settings=Settings())
+    node = Hands(cluster, settings=NodeSettings())
     node.run()
     node.clock.advance(6)
     node.node.housekeeping_step()  # the note waits for the thread of the source
@@ -106,9 +106,9 @@ def test_a_text_that_is_no_note_is_none(text: str | None) -> None:
     assert Note.unpack(text) is None
 
 
-def view(**changes: Any) -> View:
+def view(**changes: Any) -> GroupSnapshot:
     """One partition of n1, all well."""
-    found = View({0: (0, 10)}, {0: (8, NOTE.pack())}, (Member("n1", "/10.0.0.1", frozenset({0})),))
+    found = GroupSnapshot({0: (0, 10)}, {0: (8, NOTE.pack())}, (GroupMember("n1", "/10.0.0.1", frozenset({0})),))
     return replace(found, **changes)
 
 
@@ -130,7 +130,7 @@ def test_a_partition_of_a_living_node_is_reported_as_its_note_says() -> None:
         (view(members=None, committed={}), "nothing is known"),
     ],
 )
-def test_what_is_wrong_with_a_partition_is_named(seen: View, problem: str) -> None:
+def test_what_is_wrong_with_a_partition_is_named(seen: GroupSnapshot, problem: str) -> None:
     (report,) = reports_of(seen, NOW_MS)
     import re
 
@@ -140,18 +140,18 @@ def test_what_is_wrong_with_a_partition_is_named(seen: View, problem: str) -> No
 def test_nodes_that_deliver_in_two_ways_are_named() -> None:
     once, least = Policy("delays").delivery(exactly_once=True), Policy("delays").delivery(exactly_once=False)
     first, second = replace(NOTE, delivery=once), replace(NOTE, node="n2", delivery=least)
-    both = (Member("n1", "", frozenset({0})), Member("n2", "", frozenset({1})))
-    seen = View({0: (0, 9), 1: (0, 9)}, {0: (8, first.pack()), 1: (8, second.pack())}, both)
+    both = (GroupMember("n1", "", frozenset({0})), GroupMember("n2", "", frozenset({1})))
+    seen = GroupSnapshot({0: (0, 9), 1: (0, 9)}, {0: (8, first.pack()), 1: (8, second.pack())}, both)
     for report in reports_of(seen, NOW_MS):
         assert report.problem.startswith("nodes differ: n2 serves at least once, --on-target-error retry, ")
         assert "n1 serves exactly once" in report.problem
-    dead = replace(seen, members=(Member("n1", "", frozenset({0})), Member("n3", "", frozenset({1}))))
+    dead = replace(seen, members=(GroupMember("n1", "", frozenset({0})), GroupMember("n3", "", frozenset({1}))))
     assert [report.problem for report in reports_of(dead, NOW_MS)] == ["", ""]
 
 
 def test_what_other_options_deliver_again_is_counted_for_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
-    seen = View({0: (0, 10), 1: (4, 9), 2: (0, 0)}, {0: (8, NOTE.pack())}, ())
+    seen = GroupSnapshot({0: (0, 10), 1: (4, 9), 2: (0, 0)}, {0: (8, NOTE.pack())}, ())
     marker = Marker(((7, b"\1" * 16),), low=2)
     packed = {0: marker.pack(), 1: marker.pack(), 2: None}
     monkeypatch.setattr(status, "GroupView", lambda *args: SimpleNamespace(look=lambda: seen))
@@ -177,7 +177,7 @@ def test_a_note_of_an_older_release_is_understood() -> None:
 
 
 def test_the_note_of_an_owner_of_before_says_nothing_of_the_new_one() -> None:
-    seen = view(members=(Member("n2", "/10.0.0.2", frozenset({0})),))
+    seen = view(members=(GroupMember("n2", "/10.0.0.2", frozenset({0})),))
     (report,) = reports_of(seen, NOW_MS)
     assert (report.owner, report.state, report.waiting, report.problem) == ("n2", None, None, "")
 
@@ -189,10 +189,10 @@ def test_without_the_right_to_see_members_the_notes_name_the_owner() -> None:
 
 def test_living_nodes_that_follow_are_the_standbys_of_a_partition() -> None:
     other = replace(NOTE, node="n2", standby=True)
-    seen = View(
+    seen = GroupSnapshot(
         {0: (0, 1), 1: (0, 1), 2: (0, 1)},
         {0: (0, NOTE.pack()), 1: (0, other.pack()), 2: (0, replace(other, node="gone").pack())},
-        (Member("n1", "", frozenset({0, 2})), Member("n2", "", frozenset({1}))),
+        (GroupMember("n1", "", frozenset({0, 2})), GroupMember("n2", "", frozenset({1}))),
     )
     assert [report.standbys for report in reports_of(seen, NOW_MS)] == [1, 0, 1]
 
@@ -232,7 +232,7 @@ def refusal(name: str) -> Exception:
     return KafkaException(KafkaError(getattr(KafkaError, name)))
 
 
-def looked(monkeypatch: pytest.MonkeyPatch, admin: Admin) -> View:
+def looked(monkeypatch: pytest.MonkeyPatch, admin: Admin) -> GroupSnapshot:
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
     monkeypatch.setattr(group_view, "made", lambda *args, **options: admin)
     return group_view.GroupView({"bootstrap.servers": "x:1"}, "g", "delays").look()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from filewheel.kafka.client.transaction_sink import TransactionSink
-from filewheel.kafka.node.transport import End, Outcome
+from filewheel.kafka.node.transport import End, UnitOutcome
 from filewheel.kafka.records.record import Outgoing
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
@@ -107,7 +107,7 @@ def sink_on(broker: Broker) -> TransactionSink:
 
 
 def send(sink: TransactionSink, *names: bytes, key: bytes | None = None) -> None:
-    outcomes: list[Outcome] = []
+    outcomes: list[UnitOutcome] = []
     for name in names:
         sink.send([Outgoing("target", key, name)], Outgoing("cursor", b"0", b"after-" + name, (), 0), outcomes.append)
     assert [outcome.end for outcome in outcomes] == [End.DELIVERED] * len(names)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from filewheel.errors import ClusterError, WheelFull
-from filewheel.kafka.node.owner import State
-from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.owner import PartitionState
+from filewheel.kafka.node.settings import NodeSettings
 from filewheel.kafka.node.transport import Polled
 from tests.kafka.fake import Cluster
 from tests.kafka.fake_readers import FakeFollower
@@ -63,14 +63,14 @@ def test_a_gap_that_opens_behind_the_takeover_of_a_new_partition_is_a_loss() -> 
     cluster.keep_from(0, 4)
     node.run()
     (status,) = node.node.status()
-    assert status.state is State.FAILED
+    assert status.state is PartitionState.FAILED
     assert "begins at offset 4; offset 0 is the next to read" in status.reason
     assert cluster.values() == []
 
 
 def test_a_gap_that_is_to_be_skipped_is_counted_from_the_last_record_that_was_read() -> None:
     cluster = Cluster(partitions=1)
-    node = Hands(cluster, settings=Settings(on_gap="skip"))
+    node = Hands(cluster, settings=NodeSettings(on_gap="skip"))
     node.run()
     for n in range(10):
         put(cluster, b"%d" % n)
@@ -79,13 +79,13 @@ def test_a_gap_that_is_to_be_skipped_is_counted_from_the_last_record_that_was_re
     cluster.keep_from(0, 7)
     node.run()
     (status,) = node.node.status()
-    assert (status.state, status.skipped) == (State.ACTIVE, 7)
+    assert (status.state, status.skipped) == (PartitionState.ACTIVE, 7)
     assert cluster.values() == [b"7", b"8", b"9"]
 
 
 def test_a_log_that_cannot_be_asked_after_a_gap_is_asked_again() -> None:
     cluster = Cluster(partitions=1)
-    node = Hands(cluster, settings=Settings(on_gap="skip"))
+    node = Hands(cluster, settings=NodeSettings(on_gap="skip"))
     node.run()
     for n in range(10):
         put(cluster, b"%d" % n)
@@ -95,7 +95,7 @@ def test_a_log_that_cannot_be_asked_after_a_gap_is_asked_again() -> None:
     node.run()
     node.after(3)
     (status,) = node.node.status()
-    assert (status.state, status.reason) != (State.FAILED, "")
+    assert (status.state, status.reason) != (PartitionState.FAILED, "")
     assert "is down" in status.reason
     cluster.is_down = False
     node.after(3)
@@ -136,12 +136,12 @@ def test_an_end_of_the_log_that_the_brokers_do_not_know_is_no_end(answers: tuple
 _SERVES = """
 import signal, sys, threading, time, traceback
 from filewheel.kafka.node.service import DelayService
-from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.settings import NodeSettings
 from tests.kafka.fake import Cluster, FakeTransport
 from tests.kafka.hands import Disk, Rendering, understand
 
 transport = FakeTransport(Cluster(partitions=1))
-service = DelayService(transport, Disk().open, Rendering(), understand, Settings(), topics=transport.check())
+service = DelayService(transport, Disk().open, Rendering(), understand, NodeSettings(), topics=transport.check())
 signal.signal(signal.SIGTERM, lambda number, frame: service.stop())
 
 def report(main=threading.get_ident()):  # as a thread of the client: it gets the signal
@@ -184,7 +184,7 @@ def test_a_log_that_ends_before_what_was_read_is_waited_for_while_a_node_runs() 
     node.node.owner.gap_seen(node.node.owner.owned[0])
     node.after(3)
     (status,) = node.node.status()
-    assert status.state is State.ACTIVE
+    assert status.state is PartitionState.ACTIVE
     assert "ends at offset 1, and offset 1 was read before" in status.reason
     log.entries.append(lost)
     put(cluster, b"three")

@@ -14,9 +14,9 @@ from typing import Any
 
 from filewheel.env import SYSTEM_CLOCK
 from filewheel.kafka.assemble import delay_service
-from filewheel.kafka.node.owner import State
+from filewheel.kafka.node.owner import PartitionState
 from filewheel.kafka.node.service import DelayService, PartitionStatus
-from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.settings import NodeSettings
 from filewheel.kafka.records.options import Policy
 from tests.kafka.cluster import Cluster
 from tests.kafka.conftest import ANSWER_TIMEOUT_S, make_topic
@@ -74,7 +74,7 @@ class Log:
     def served(self, data: Path, node: str) -> Iterator[DelayService]:
         service = delay_service(
             {"bootstrap.servers": self.cluster.bootstrap}, Policy(self.name), data,
-            group=f"{self.name}.group", node=node, settings=Settings(session_s=3.0),
+            group=f"{self.name}.group", node=node, settings=NodeSettings(session_s=3.0),
         )  # fmt: skip
         thread = threading.Thread(target=service.run)
         thread.start()
@@ -92,12 +92,12 @@ def status_of(service: DelayService) -> PartitionStatus | None:
 
 def is_cut(service: DelayService) -> bool:
     status = status_of(service)
-    return status is not None and status.state is State.FAILED and "was cut" in status.reason
+    return status is not None and status.state is PartitionState.FAILED and "was cut" in status.reason
 
 
 def is_active(service: DelayService) -> bool:
     status = status_of(service)
-    return status is not None and status.state is State.ACTIVE
+    return status is not None and status.state is PartitionState.ACTIVE
 
 
 def has_taken_in(service: DelayService, count: int) -> bool:

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from filewheel.kafka.partition.waiting import Waiting
+from filewheel.kafka.partition.waiting import WaitingOffsets
 from filewheel.kafka.records.fate import id_of
 from filewheel.message import ID_END
 
@@ -16,8 +16,8 @@ def ids(offsets: list[int]) -> list[bytes]:
     return [id_of(1_000_000, offset) for offset in offsets]
 
 
-def complete() -> Waiting:
-    waiting = Waiting()
+def complete() -> WaitingOffsets:
+    waiting = WaitingOffsets()
     waiting.start(0)
     waiting.walk([], ID_END, ends=True)
     return waiting
@@ -48,7 +48,7 @@ def test_low_and_the_count_are_those_of_a_set(seed: int) -> None:
 
 
 def test_what_ends_before_the_walk_has_come_to_it_is_not_noted() -> None:
-    waiting = Waiting()
+    waiting = WaitingOffsets()
     waiting.start(10)
     waiting.walk(ids([0, 1]), id_of(2_000_000, 0), ends=False)
     waiting.remove(ids([5]))

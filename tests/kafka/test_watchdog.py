@@ -12,8 +12,8 @@ import pytest
 from filewheel.errors import ClusterError, NoBroker, NotAllowed, WrongSource
 from filewheel.kafka.node.health import Problem
 from filewheel.kafka.node.note import Note
-from filewheel.kafka.node.owner import State
-from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.owner import PartitionState
+from filewheel.kafka.node.settings import NodeSettings
 from filewheel.kafka.node.transport import Polled, Refusal
 from filewheel.kafka.node.watchdog import STUCK_S, Unit, Watchdog
 from tests.kafka.fake import Cluster, FakeTransport
@@ -28,7 +28,7 @@ def put(cluster: Cluster, after_ms: int = MINUTE_MS, partition: int = 0) -> None
     cluster.put(b"x", partition=partition, headers=[("due-ms", due)])
 
 
-def a_node(cluster: Cluster, *, settings: Settings | None = None) -> Hands:
+def a_node(cluster: Cluster, *, settings: NodeSettings | None = None) -> Hands:
     hands = Hands(cluster, settings=settings)
     hands.run()
     return hands
@@ -156,7 +156,7 @@ def test_a_log_that_ends_before_what_was_read_is_stuck_while_it_is_waited_for() 
     cluster.logs["delay", 0].entries.clear()
     (reason,) = stuck(hands.watched(STUCK_S + 2))
     assert "the log of partition 0 ends at offset 0, and offset 2 was read before" in reason
-    assert hands.node.status()[0].state is State.ACTIVE
+    assert hands.node.status()[0].state is PartitionState.ACTIVE
 
 
 def test_a_unit_that_is_not_confirmed_is_stuck_until_it_is() -> None:
@@ -229,7 +229,7 @@ def test_a_thread_that_makes_no_turn_is_stuck() -> None:
 
 def test_a_standby_that_falls_behind_or_gives_up_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(partitions=1)
-    every = Settings(standby="all")
+    every = NodeSettings(standby="all")
     owner = a_node(cluster, settings=every)
     standby = Hands(cluster, clock=owner.clock, settings=every)
     standby.run()
@@ -287,7 +287,7 @@ def test_a_topic_that_is_made_anew_under_a_node_ends_it_and_nothing_is_passed_ov
     again = Hands(cluster, clock=hands.clock)  # with the markers of the topic before
     again.watched(2)
     (status,) = again.node.status()
-    assert (status.state, status.ingested) == (State.RESTORING, 0)
+    assert (status.state, status.ingested) == (PartitionState.RESTORING, 0)
     assert "is of a topic that was deleted" in status.reason
 
 

@@ -36,11 +36,11 @@ from filewheel.disk.disk import SYSTEM
 from filewheel.disk.locks import Held, number_of, take_keys
 from filewheel.firing.housekeeper import TIDY_KEYS_US
 from filewheel.format import layout
-from filewheel.format.key_entries import ENTRY_BYTES, KeyEntry, Unreadable, entries, listed, pack_entry
+from filewheel.format.key_entries import ENTRY_BYTES, KeyEntry, UnreadableBytes, entries, listed, pack_entry
 from filewheel.format.record import key_of, pack_message
 from filewheel.format.settings import Settings
 from filewheel.keys.index import LISTED_EACH_MAX, Keys
-from filewheel.keys.upkeep import LISTED_MAX, Upkeep
+from filewheel.keys.upkeep import LISTED_MAX, Compactor
 from filewheel.laps.deal import Deal
 from filewheel.message import KEY
 from filewheel.tools.dump import dump
@@ -391,7 +391,7 @@ def test_a_key_whose_message_moves_while_it_is_looked_for_is_found(
         for delay in moves:  # the journals were read; now the old id goes from the index too
             wheel.reschedule(key="report", delay=delay)
             directory = open_directory(wheel_dir, write=True)
-            Upkeep(Keys(directory)).compact(keys.hash_of("report")[0], 10**18)
+            Compactor(Keys(directory)).compact(keys.hash_of("report")[0], 10**18)
         return real(bucket)
 
     monkeypatch.setattr(keys, "read", read)
@@ -819,11 +819,11 @@ def test_a_compaction_that_is_cut_short_anywhere_loses_nothing(
 
     keys = Keys(open_directory(wheel_dir, write=True, env=SYSTEM.using(disk=lambda path: FaultyDisk(path, fail))))
     with pytest.raises(KeyboardInterrupt):
-        Upkeep(keys).tidy(clock.wall_us, [7])
+        Compactor(keys).tidy(clock.wall_us, [7])
     for name, id_ in zip(names[:3], kept, strict=True):
         assert wheel.get(key=name).id == id_  # type: ignore[union-attr]
     assert not verify(wheel._dir).findings
-    again = Upkeep(Keys(open_directory(wheel_dir, write=True)))
+    again = Compactor(Keys(open_directory(wheel_dir, write=True)))
     assert again.tidy(clock.wall_us, [7]) == (0 if at == "sync_dir" else 1)
     assert again.tidy(clock.wall_us, [7]) == 0
     wheel.reschedule(key=names[1], delay=90)
@@ -868,7 +868,7 @@ def test_every_entry_is_found_whatever_lies_between(parts: list[tuple[bytes, byt
     for hash_, id_ in wanted:
         assert id_ in listed(data, seed, hash_)
     assert listed(data, seed ^ 1, b"\1" * 16) == []
-    covered = sum(e.end - e.offset for e in found if isinstance(e, Unreadable))
+    covered = sum(e.end - e.offset for e in found if isinstance(e, UnreadableBytes))
     assert covered == sum(len(p) for p in parts if isinstance(p, bytes))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from filewheel import Ended
-from filewheel.live.rates import ENDS_MAX, Meter, rates_of_ends
+from filewheel.live.rates import ENDS_MAX, RateMeter, rates_of_ends
 from filewheel.message import US_PER_S, MessageId
 from filewheel.metrics.metrics import Metrics
 from filewheel.metrics.prometheus import Family, parse
@@ -19,7 +19,7 @@ def families(metrics: Metrics) -> list[Family]:
 
 
 def test_two_publications_give_the_rates_between_them() -> None:
-    metrics, meter = Metrics(), Meter()
+    metrics, meter = Metrics(), RateMeter()
     metrics.count("fired", "mail", 100)
     metrics.observe("lateness", "mail", 50)
     first = meter.rates(Published(families(metrics), T, 7), T, 7)
@@ -43,7 +43,7 @@ def test_two_publications_give_the_rates_between_them() -> None:
 
 
 def test_another_process_starts_the_rates_again() -> None:
-    metrics, meter = Metrics(), Meter()
+    metrics, meter = Metrics(), RateMeter()
     metrics.count("fired", "mail", 1000)
     meter.rates(Published(families(metrics), T, 7), T, 7)
     fresh = Metrics()
@@ -54,7 +54,7 @@ def test_another_process_starts_the_rates_again() -> None:
 
 
 def test_a_publication_that_is_old_or_of_no_keeper_has_no_rates() -> None:
-    metrics, meter = Metrics(), Meter()
+    metrics, meter = Metrics(), RateMeter()
     meter.rates(Published(families(metrics), T, 7), T, 7)
     late = Published(families(metrics), T + 5 * US_PER_S, 7)
     gone = meter.rates(late, T + 5 * US_PER_S, None)
@@ -101,11 +101,11 @@ def test_more_ends_than_are_read_are_a_shorter_time() -> None:
 
 
 def test_without_a_publication_nothing_is_known() -> None:
-    assert Meter().rates(None, T, 7) is None
+    assert RateMeter().rates(None, T, 7) is None
 
 
 def test_the_same_publication_read_twice_is_one() -> None:
-    metrics, meter = Metrics(), Meter()
+    metrics, meter = Metrics(), RateMeter()
     for _ in range(3):
         found = meter.rates(Published(families(metrics), T, 7), T, 7)
     assert found is not None

@@ -13,7 +13,7 @@ from filewheel.format.settings import PAYLOAD_BYTES_LIMIT
 from filewheel.kafka.client.group import records_of
 from filewheel.kafka.node import rules as rules_module
 from filewheel.kafka.node.rules import Rules
-from filewheel.kafka.partition.packing import Put
+from filewheel.kafka.partition.packing import LogPut
 from filewheel.kafka.records import headers as h
 from filewheel.kafka.records.options import Policy
 from filewheel.kafka.records.record import Record
@@ -78,7 +78,7 @@ def taken(record: Record, policy: Policy = POLICIES[0], topics: dict[bytes, str]
 def test_a_plain_record_is_packed_in_c_and_an_unusual_one_is_left_to_the_rules() -> None:
     record = Record(0, 7, b"k", b"hello", plain(), NOW_MS)
     put = taken(record)
-    assert type(put) is Put
+    assert type(put) is LogPut
     assert put == Rules(POLICIES[0], "node", "")._put(record)
     unusual = [
         plain(b"orders"), plain(due=b"x"), [*plain(), (h.ROOT, b"r")], [*plain(), (h.FIRED_MS, b"5")],

@@ -17,7 +17,7 @@ from filewheel.errors import FilewheelError, KeyHeld
 from filewheel.format.record import RETRIED, pack_drop
 from filewheel.journal.journal import Journal
 from filewheel.keys.index import Keys
-from filewheel.keys.upkeep import Upkeep
+from filewheel.keys.upkeep import Compactor
 from filewheel.laps.deal import Deal
 from filewheel.message import US_PER_S
 from filewheel.replication.link import Link
@@ -90,7 +90,7 @@ def test_a_message_that_is_given_back_has_its_key_again(pair: Pair) -> None:
         file.unlink()
         pair.clock.advance(60)
         keys = Keys(open_directory(pair.primary, write=True))
-        Upkeep(keys).compact(keys.hash_of("only one")[0], pair.clock.now_us())
+        Compactor(keys).compact(keys.hash_of("only one")[0], pair.clock.now_us())
         assert keys.ids_of("only one") == []
         pair.tick().heal()
         pair.settle()

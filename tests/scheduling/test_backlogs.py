@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from filewheel import Message
 from filewheel.message import US_PER_S, MessageId
-from filewheel.scheduling.lanes import OVERDUE_US, Overdue
+from filewheel.scheduling.lanes import OVERDUE_US, Throttle
 
 NOW = 1_000_000 * US_PER_S
 
@@ -17,14 +17,14 @@ def message(due_us: int, n: int = 0, *, topic: str = "t", attempt: int = 0) -> M
 
 
 def test_without_a_rate_nothing_is_held_back() -> None:
-    overdue = Overdue(None, NOW)
+    overdue = Throttle(None, NOW)
     assert not overdue.holds_back(message(0), NOW)
     assert overdue.take(NOW) == []
     assert overdue.next_us() is None
 
 
 def test_what_is_on_time_passes_while_a_backlog_waits() -> None:
-    overdue = Overdue(1, NOW)
+    overdue = Throttle(1, NOW)
     old = [message(n, n) for n in range(3)]
     assert [overdue.holds_back(m, NOW) or overdue.keep(m, NOW) for m in old[:1]] == [None]
     assert overdue.holds_back(old[1], NOW)
@@ -34,7 +34,7 @@ def test_what_is_on_time_passes_while_a_backlog_waits() -> None:
 
 
 def test_what_is_held_goes_in_order_at_the_rate_and_the_rest_goes_back_to_its_turn() -> None:
-    overdue = Overdue(10, NOW, held_max=20)
+    overdue = Throttle(10, NOW, held_max=20)
     backlog = [message(n, n) for n in range(100)]
     passed, deferred = [], []
     for m in backlog:
@@ -58,7 +58,7 @@ def test_what_is_held_goes_in_order_at_the_rate_and_the_rest_goes_back_to_its_tu
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(-30, 30), st.integers(0, 1)), max_size=40))
 def test_a_message_is_covered_only_by_a_call_that_began_after_it_was_due(steps: list[tuple[int, int, int]]) -> None:
-    overdue, now = Overdue(None, NOW), NOW
+    overdue, now = Throttle(None, NOW), NOW
     begun: list[int] = []
     for pause, due, attempt in steps:
         now += pause
@@ -70,7 +70,7 @@ def test_a_message_is_covered_only_by_a_call_that_began_after_it_was_due(steps: 
 
 
 def test_one_name_of_one_handler_is_not_that_of_another_and_memory_is_bounded() -> None:
-    overdue = Overdue(None, NOW)
+    overdue = Throttle(None, NOW)
     assert not overdue.is_covered(message(5), "a", NOW)
     assert overdue.is_covered(message(5, 1), "a", NOW)
     assert not overdue.is_covered(message(5), "b", NOW)

@@ -14,7 +14,7 @@ from filewheel.message import US_PER_S
 from filewheel.scheduling.arguments import PLAIN
 from filewheel.scheduling.handler import Handler, Terms
 from filewheel.scheduling.lanes import Bucket, Lane, Pool
-from filewheel.scheduling.options import Options
+from filewheel.scheduling.options import CallOptions
 from tests.support_wheel import an_id
 
 NOW = 1_000 * US_PER_S
@@ -23,7 +23,7 @@ NOW = 1_000 * US_PER_S
 def lane(slots: int | None = None, waiting_max: int = 100, **terms: Any) -> Lane:
     made = Terms(concurrency=slots, **terms)
     made.check()
-    handler = Handler("h", lambda: None, made, SimpleNamespace(codec=PLAIN), Options())  # type: ignore[arg-type]
+    handler = Handler("h", lambda: None, made, SimpleNamespace(codec=PLAIN), CallOptions())  # type: ignore[arg-type]
     return Lane(handler, slots, waiting_max, NOW, Pool("thread", None))
 
 

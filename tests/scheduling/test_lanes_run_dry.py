@@ -17,7 +17,7 @@ from filewheel.schedules.occurrences import Occurrences
 from filewheel.scheduling.dispatcher import Dispatcher
 from filewheel.scheduling.events import Events, Telemetry
 from filewheel.scheduling.handler import Handler, Handlers, Terms
-from filewheel.scheduling.options import Options
+from filewheel.scheduling.options import CallOptions
 from filewheel.scheduling.runners.runner import Call
 from tests.support_wheel import NOW_S, StillClock
 
@@ -51,7 +51,7 @@ class Rig:
         self.hands = Hands()
         handlers = Handlers()
         for name, concurrency in (("few", 4), ("free", None)):
-            handlers.add(Handler(name, print, Terms(concurrency=concurrency), self.scheduler, Options()))
+            handlers.add(Handler(name, print, Terms(concurrency=concurrency), self.scheduler, CallOptions()))
         self.keeper = Keeper(path, clock=self.clock, background=False, budget=budget)
         self.dispatcher = Dispatcher(
             self.keeper, handlers, {"thread": self.hands}, slots={"thread": None}, in_flight=IN_FLIGHT,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from filewheel import BadArgument
 from filewheel.message import COALESCE, DEADLINE, DUE, SKIP_LATE
-from filewheel.scheduling.options import Policy, headers_of
+from filewheel.scheduling.options import LatenessPolicy, headers_of
 
 NOTHING: dict[str, Any] = {"headers": None, "deadline": None, "skip_late_s": None, "coalesce": None}
 
@@ -29,7 +29,7 @@ def made(**said: Any) -> dict[str, str]:
 def test_a_policy_comes_back_from_its_headers(
     deadline: int | None, skip_late_s: float | None, coalesce: str | None
 ) -> None:
-    policy = Policy.of(made(deadline=deadline, skip_late_s=skip_late_s, coalesce=coalesce))
+    policy = LatenessPolicy.of(made(deadline=deadline, skip_late_s=skip_late_s, coalesce=coalesce))
     assert policy.deadline_us == (None if deadline is None else deadline * 1_000_000)
     assert policy.skip_late_us == (None if skip_late_s is None else int(skip_late_s * 1_000_000))
     assert policy.coalesce == coalesce
@@ -59,12 +59,12 @@ def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "1e400", "nan", "inf", "0x10", "½", "9" * 5000])
 def test_a_header_that_cannot_be_read_is_no_policy_and_loses_no_message(text: str) -> None:
-    assert Policy.of({SKIP_LATE: text, DEADLINE: text, DUE: text}) == Policy()
+    assert LatenessPolicy.of({SKIP_LATE: text, DEADLINE: text, DUE: text}) == LatenessPolicy()
 
 
 def test_a_deadline_holds_from_its_very_microsecond_on() -> None:
     at = datetime(2027, 1, 1, tzinfo=UTC)
-    policy = Policy.of(made(deadline=at))
+    policy = LatenessPolicy.of(made(deadline=at))
     us = round(at.timestamp() * 1e6)
     assert policy.too_late(0, us - 1) is None
     assert policy.too_late(0, us) == "skipped: 0 s after its deadline"
@@ -73,12 +73,12 @@ def test_a_deadline_holds_from_its_very_microsecond_on() -> None:
 
 
 def test_a_message_may_be_as_late_as_is_allowed_and_no_later() -> None:
-    policy = Policy.of(made(skip_late_s=2.5))
+    policy = LatenessPolicy.of(made(skip_late_s=2.5))
     assert policy.too_late(1_000_000, 3_500_000) is None
     assert policy.too_late(1_000_000, 3_500_001) == "skipped: 2.5 s late, where 2.5 s are allowed"
 
 
 def test_lateness_counts_from_when_it_was_due_before_it_was_put_off() -> None:
     headers = {**made(skip_late_s=2), DUE: "1000000"}
-    assert Policy.of(headers).too_late(9_000_000, 9_000_000) == "skipped: 8 s late, where 2 s are allowed"
-    assert Policy.of(headers).too_late(2_000_000, 2_000_000) is None
+    assert LatenessPolicy.of(headers).too_late(9_000_000, 9_000_000) == "skipped: 8 s late, where 2 s are allowed"
+    assert LatenessPolicy.of(headers).too_late(2_000_000, 2_000_000) is None

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from filewheel import BadArgument, Job, Message, Retry, Scheduler, retry_of, timeout_of
 from filewheel.message import REASON, RETRY, TIMEOUT, MessageId
-from filewheel.scheduling.options import Options
+from filewheel.scheduling.options import CallOptions
 from filewheel.scheduling.own_terms import own_terms
 from tests.scheduling import process_targets
 from tests.scheduling.stage import counted, dead_letters, make, stage, waiting
@@ -200,6 +200,6 @@ def test_a_thread_is_replaced_at_the_calls_own_time_out(wheel_dir: Path) -> None
 
 
 def test_the_handlers_own_policy_stays_when_a_call_brings_its_own_retry() -> None:
-    given, default = Options(retry=Retry(limit=1)), Options(skip_late_s=5, coalesce="c")
+    given, default = CallOptions(retry=Retry(limit=1)), CallOptions(skip_late_s=5, coalesce="c")
     over = given.over(default)
     assert (over.retry, over.skip_late_s, over.coalesce) == (Retry(limit=1), 5, "c")

@@ -12,7 +12,7 @@ import pytest
 
 from filewheel import AsyncScheduler, BadArgument, Every, KeyHeld, Retry, Scheduler, Wheel, schedule_of
 from filewheel.message import SCHEDULE, US_PER_S, Message, to_datetime
-from filewheel.schedules.definition import Options
+from filewheel.schedules.definition import ScheduleTerms
 from filewheel.testing import FakeClock, advance
 from tests.conftest import assert_whole
 from tests.support import START_US
@@ -219,7 +219,7 @@ def test_a_jitter_makes_each_occurrence_later_by_less_than_its_bound_and_leaves_
 
 
 def test_a_jitter_does_not_lead_past_the_end() -> None:
-    definition = Options(jitter_s=50, end=100).defined("n", 60, is_declared=True)
+    definition = ScheduleTerms(jitter_s=50, end=100).defined("n", 60, is_declared=True)
     assert max(definition.due_us(60 * US_PER_S, bytes([n])) for n in range(100)) == 100 * US_PER_S
 
 

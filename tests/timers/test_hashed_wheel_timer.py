@@ -11,7 +11,7 @@ import pytest
 
 from filewheel import BadArgument, Closed, TooManyTimers
 from filewheel.testing import FakeClock
-from filewheel.timers import HashedWheelTimer, State, TimerTask, hashed_wheel_timer
+from filewheel.timers import HashedWheelTimer, TimerState, TimerTask, hashed_wheel_timer
 from tests.timers.support import PATIENCE_S, InThread, round_clock, soon
 
 
@@ -97,7 +97,7 @@ def test_a_cancel_before_during_and_after_its_tick_wins_once(by_hand: ByHand) ->
     assert calls == ["first cancels: True"]
     assert not first.cancel()
     assert [t.state for t in (at_once, in_wheel, first, second)] == [
-        State.STOPPED, State.STOPPED, State.EXPIRED, State.STOPPED,
+        TimerState.STOPPED, TimerState.STOPPED, TimerState.EXPIRED, TimerState.STOPPED,
     ]  # fmt: skip
     assert timer.pending_timeouts == 0
     by_hand.tick()
@@ -125,7 +125,7 @@ def test_a_stop_returns_every_timer_that_was_not_called_and_none_is_called_after
     soon(lambda: len(calls) == 10)
     tasks[15].cancel()
     assert timer.stop() == tasks[10:15] + tasks[16:]
-    assert all(task.state is State.STOPPED for task in tasks[10:])
+    assert all(task.state is TimerState.STOPPED for task in tasks[10:])
     assert not tasks[10].cancel()
     assert timer.stop() == []
     assert len(timer) == 0

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from filewheel import BadArgument
 from filewheel.errors import TooLarge
-from filewheel.timers import BinaryHeap, Entry, Growing, HashedUnordered, Hierarchical, Scheme, SimpleWheel, State
+from filewheel.timers import BinaryHeap, Entry, Growing, HashedUnordered, Hierarchical, Scheme, SimpleWheel, TimerState
 from tests.timers.schemes import BY_DUE, BY_TICK, BY_TICK_AND_START, MAKERS, SPAN
 
 YEAR = 365 * 86_400 * 10**9
@@ -76,9 +76,9 @@ class Schemes(RuleBasedStateMachine):
                     thread.join()
                 else:
                     got.append(scheme.stop(entry))
-                assert got == [was is State.PENDING]
-                assert entry.state is (State.STOPPED if was is State.PENDING else was)
-                if was is State.PENDING:
+                assert got == [was is TimerState.PENDING]
+                assert entry.state is (TimerState.STOPPED if was is TimerState.PENDING else was)
+                if was is TimerState.PENDING:
                     self.stopped.add(number)
 
     @rule(by=st.one_of(st.just(0), st.just(1), st.integers(0, 30), st.sampled_from([100, 1_000, YEAR, 100 * YEAR])))
@@ -101,7 +101,7 @@ class Schemes(RuleBasedStateMachine):
                 if left and left.pop():
                     if entry is not None:
                         was = entry.state
-                        assert self.schemes[name].stop(entry) == (was is State.PENDING)
+                        assert self.schemes[name].stop(entry) == (was is TimerState.PENDING)
                     self._start(name, len(self.due), due)
 
             self._advance(name, self.now, react)
@@ -128,11 +128,11 @@ class Schemes(RuleBasedStateMachine):
 
     def _advance(self, name: str, now: int, react: Callable[[], None] = int) -> None:  # type: ignore[assignment]
         scheme, mine = self.schemes[name], self.entries[name]
-        before = [n for n, e in enumerate(mine) if e is not None and e.state is State.PENDING]
+        before = [n for n, e in enumerate(mine) if e is not None and e.state is TimerState.PENDING]
         found: list[int] = []
 
         def expire(entry: Entry[int]) -> None:
-            assert entry.state is State.EXPIRED
+            assert entry.state is TimerState.EXPIRED
             assert not scheme.stop(entry)
             found.append(entry.item)
             react()
@@ -142,7 +142,7 @@ class Schemes(RuleBasedStateMachine):
         for number in found:
             assert self.due[number] <= self.now, "early"
         edge = self.now // self.tick * self.tick if hasattr(scheme, "tick") else self.now
-        stopped = {n for n in before if self.entries[name][n].state is State.STOPPED}  # type: ignore[union-attr]
+        stopped = {n for n in before if self.entries[name][n].state is TimerState.STOPPED}  # type: ignore[union-attr]
         assert not stopped & set(found)
         late = {n for n in before if self.due[n] <= edge or self.was_overdue[n]} - set(found) - stopped
         assert not late, "late, or lost"
@@ -167,8 +167,8 @@ class Schemes(RuleBasedStateMachine):
     def none_is_lost_or_twice(self) -> None:
         for name, scheme in getattr(self, "schemes", {}).items():
             states = [entry.state for entry in self.entries[name] if entry is not None]
-            assert len(scheme) == states.count(State.PENDING) == len(list(scheme))
-            assert len(self.expired[name]) == states.count(State.EXPIRED)
+            assert len(scheme) == states.count(TimerState.PENDING) == len(list(scheme))
+            assert len(self.expired[name]) == states.count(TimerState.EXPIRED)
             assert len(set(self.expired[name])) == len(self.expired[name])
 
     def teardown(self) -> None:
@@ -177,7 +177,7 @@ class Schemes(RuleBasedStateMachine):
             self._advance(name, self.now)
             assert len(scheme) == 0
             assert scheme.next_advance() is None
-            assert {e.state for e in self.entries[name] if e is not None} <= {State.EXPIRED, State.STOPPED}
+            assert {e.state for e in self.entries[name] if e is not None} <= {TimerState.EXPIRED, TimerState.STOPPED}
 
 
 SHRINK = [] if "FILEWHEEL_MUTANT" in os.environ else [Phase.shrink]  # of a mutant any failure will do

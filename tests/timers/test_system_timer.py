@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from filewheel import BadArgument, Closed
-from filewheel.timers import State, SystemTimer, TimerTask
+from filewheel.timers import SystemTimer, TimerState, TimerTask
 from tests.timers.support import PATIENCE_S, InThread, round_clock, soon
 
 
@@ -34,7 +34,7 @@ def test_kafkas_published_example_holds_when_the_delay_queue_drives_the_wheel() 
     assert len(timer._reaper.slots) == 2  # slots wait in the delay queue, not timers
     for ms, task in tasks.items():
         clock.advance(timedelta(microseconds=ms * 1_000 - (clock.steady_us() - began) - 1))
-        assert task.state is State.PENDING
+        assert task.state is TimerState.PENDING
         clock.advance(timedelta(microseconds=1))
         soon(lambda: calls and calls[-1][0] == ms)  # noqa: B023
     assert calls == [(ms, ms) for ms in tasks]
@@ -51,7 +51,7 @@ def test_a_timer_is_never_early_and_one_that_is_due_is_called_at_once() -> None:
     soon(lambda: calls == ["over", "now"])
     task = timer.add(2.5, calls.append, "between two ticks")
     clock.advance(2.999999)
-    assert task.state is State.PENDING
+    assert task.state is TimerState.PENDING
     clock.advance(0.000001)
     soon(lambda: len(calls) == 3)
     timer.add(10_000_000, calls.append, "months")
@@ -116,7 +116,7 @@ def test_a_close_returns_what_was_pending_and_none_is_called_after_it() -> None:
     tasks = [timer.add(3_600 + n, print) for n in range(5)]
     tasks[2].cancel()
     assert sorted(map(id, timer.close())) == sorted(id(task) for task in tasks if task is not tasks[2])
-    assert {task.state for task in tasks} == {State.STOPPED}
+    assert {task.state for task in tasks} == {TimerState.STOPPED}
     assert not tasks[0].cancel()
     assert timer.close() == []
     with pytest.raises(Closed, match="this SystemTimer was closed"):

@@ -9,7 +9,7 @@ import pytest
 
 from filewheel import BadArgument, Closed
 from filewheel.testing import FakeClock
-from filewheel.timers import State, Timer
+from filewheel.timers import Timer, TimerState
 from tests.timers.support import PATIENCE_S, InThread, soon
 
 
@@ -24,7 +24,7 @@ def test_tasks_are_called_one_by_one_at_their_times() -> None:
     soon(lambda: calls == ["a"])
     clock.advance(1)
     soon(lambda: calls == ["a", "b"])
-    assert [task.state for task in tasks] == [State.EXPIRED, State.EXPIRED, State.STOPPED]
+    assert [task.state for task in tasks] == [TimerState.EXPIRED, TimerState.EXPIRED, TimerState.STOPPED]
     assert not tasks[0].cancel()
     assert timer.cancel() == []
 
@@ -42,7 +42,7 @@ def test_a_slow_task_delays_every_later_one() -> None:
     assert begun.wait(PATIENCE_S)
     task = timer.schedule(0, later.set)
     assert len(timer) == 1  # due, and not called
-    assert task.state is State.PENDING
+    assert task.state is TimerState.PENDING
     go_on.set()
     assert later.wait(PATIENCE_S)
     timer.cancel()
@@ -57,7 +57,7 @@ def test_a_task_that_raises_ends_the_timer_and_all_that_was_pending(monkeypatch:
     timer.schedule(0, int, "x")
     soon(lambda: raised)
     assert raised[0].exc_type is ValueError
-    assert pending.state is State.STOPPED
+    assert pending.state is TimerState.STOPPED
     assert not pending.cancel()
     assert len(timer) == 0
     with pytest.raises(

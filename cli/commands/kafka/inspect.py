@@ -32,7 +32,7 @@ _WITHIN = (("1m", 60 * US_PER_S), ("1h", 3600 * US_PER_S), ("1d", 86_400 * US_PE
 
 
 @dataclass
-class Place:
+class ServedPartition:
     """The wheel of one partition, and what was counted in it."""
 
     topic: str
@@ -107,14 +107,14 @@ def inspect(
 # -- the wheels -----------------------------------------------------------------------------------------------
 
 
-def _places(data: str, topic: str | None, partition: int | None) -> list[Place]:
+def _places(data: str, topic: str | None, partition: int | None) -> list[ServedPartition]:
     """Return the wheels below a directory, by topic and partition. Raises Failure when there is none."""
     if os.path.exists(os.path.join(data, "wheel.json")):
         raise Failure("no-wheel", f"{data}: it is one wheel", hint=f"`filewheel -C {data} inspect`")
     if not os.path.isdir(data):
         raise Failure("no-wheel", f"{data}: there is no such directory", hint="the --data of `filewheel kafka run`")
     found = [
-        Place(one.name, int(two.name), two.path)
+        ServedPartition(one.name, int(two.name), two.path)
         for one in os.scandir(data)
         if one.is_dir()
         for two in os.scandir(one.path)
@@ -131,7 +131,7 @@ def _places(data: str, topic: str | None, partition: int | None) -> list[Place]:
     return sorted(chosen, key=lambda place: (place.topic, place.partition))
 
 
-def _mark(places: list[Place]) -> None:
+def _mark(places: list[ServedPartition]) -> None:
     """Note which wheels are open, and which are leftovers beside them."""
     for place in places:
         with Wheel(place.path) as wheel:
@@ -141,7 +141,7 @@ def _mark(places: list[Place]) -> None:
         place.is_left = place.topic in running and not place.is_served
 
 
-def _without_left(out: Output, places: list[Place]) -> list[Place]:
+def _without_left(out: Output, places: list[ServedPartition]) -> list[ServedPartition]:
     left = [f"{place.topic} {place.partition}" for place in places if place.is_left]
     if left:
         more = f" and {len(left) - 8} more" if len(left) > 8 else ""
@@ -155,7 +155,7 @@ def _without_left(out: Output, places: list[Place]) -> list[Place]:
 class _Walk:
     """One pass over the wheels."""
 
-    def __init__(self, places: list[Place], target: str | None, end_us: int | None) -> None:
+    def __init__(self, places: list[ServedPartition], target: str | None, end_us: int | None) -> None:
         self.places = places
         self.damaged = 0
         end = None if end_us is None or end_us >= times.YEAR_10000_US else to_datetime(end_us)
@@ -226,7 +226,7 @@ def _summary(out: Output, walk: _Walk, now_us: int) -> None:
     out.flush()
 
 
-def _cumulated(place: Place) -> dict[str, int]:
+def _cumulated(place: ServedPartition) -> dict[str, int]:
     total, found = 0, {}
     for name, _ in _WITHIN:
         total += place.within[name]
@@ -234,7 +234,7 @@ def _cumulated(place: Place) -> dict[str, int]:
     return found
 
 
-def _row(place: Place, now_us: int) -> tuple[str, ...]:
+def _row(place: ServedPartition, now_us: int) -> tuple[str, ...]:
     due = "-" if place.next_due_us is None else away(place.next_due_us - now_us)
     within = _cumulated(place)
     return (
@@ -271,7 +271,7 @@ def _list(out: Output, walk: _Walk, now_us: int, limit: int | None) -> None:
     out.flush()
 
 
-def _show_one(out: Output, places: list[Place], id_: str) -> None:
+def _show_one(out: Output, places: list[ServedPartition], id_: str) -> None:
     topic, _, rest = id_.strip().rpartition("-")[0].rpartition("-")
     offset = id_.strip().rpartition("-")[2]
     if not (topic and rest.isdecimal() and offset.isdecimal()):

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping
 
-from filewheel.kafka import Listener, Observed, address_of
+from filewheel.kafka import Observed, StatusServer, address_of
 
 log = logging.getLogger("filewheel.kafka")
 
@@ -23,6 +23,6 @@ def listening(address: str, service: Observed, labels: Mapping[str, str]) -> Ite
     if not address:
         yield
         return
-    with Listener.of(service, address, labels=labels) as listener:
+    with StatusServer.of(service, address, labels=labels) as listener:
         log.info("/metrics and /health are at %s", listener.url)
         yield

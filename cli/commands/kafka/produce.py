@@ -18,7 +18,7 @@ from ... import times
 from ...failure import is_unit
 from ...input.lines import Spool, stdin
 from ...input.params import DURATION, HEADER, When, one_due
-from ...input.records import Defaults, Row, rows, spooled
+from ...input.records import RecordDefaults, RecordRow, rows, spooled
 from ...show.output import Output
 from ...show.text import away, count, full_time
 from ...signals import interruptible
@@ -79,13 +79,13 @@ def produce(
     due_us = None if at is None else at.due_us
     with Spool() as spool, interruptible():
         if lines or batch:
-            defaults = Defaults(target, in_us, due_us, dict(headers), now_us)
+            defaults = RecordDefaults(target, in_us, due_us, dict(headers), now_us)
             with _opened(batch) as stream:
                 spooled(stream, spool, defaults, lambda row: producer.check(**_arguments(row)), json=not lines)
-            todo: Iterable[Row] = rows(spool)
+            todo: Iterable[RecordRow] = rows(spool)
         else:
             assert target is not None
-            row = Row(target, _value(out, body, in_us), in_us, due_us, key, target_key, dict(headers))
+            row = RecordRow(target, _value(out, body, in_us), in_us, due_us, key, target_key, dict(headers))
             producer.check(**_arguments(row))
             todo = [row]
         with producer:
@@ -147,7 +147,7 @@ def _value(out: Output, body: str | None, in_us: int | None) -> bytes:
     return os.fsencode(body)
 
 
-def _arguments(row: Row) -> dict[str, Any]:
+def _arguments(row: RecordRow) -> dict[str, Any]:
     return {
         "target": row.target, "value": row.value, "key": row.key, "target_key": row.target_key, "headers": row.headers,
         "delay": None if row.delay_us is None else timedelta(microseconds=row.delay_us),
@@ -155,7 +155,7 @@ def _arguments(row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _send_all(out: Output, producer: DelayProducer, todo: Iterable[Row]) -> int:
+def _send_all(out: Output, producer: DelayProducer, todo: Iterable[RecordRow]) -> int:
     """Send records and print their ids in order; return how many. An error names how many were sent before it."""
     under_way: deque[Delivery] = deque()
     sent = 0

@@ -11,7 +11,7 @@ from typing import Literal
 
 import click
 
-from filewheel.kafka import Policy, Settings, delay_service, repeats_of_other_options
+from filewheel.kafka import NodeSettings, Policy, delay_service, repeats_of_other_options
 
 from ...failure import INTERRUPTED
 from ...firing import leave_at_once
@@ -115,7 +115,7 @@ def run(
         cluster.topic, default_target=default_target, horizon_s=None if horizon is None else horizon / US_PER_S,
         on_target_error=on_target_error, on_missing_target=on_missing_target or "", keyed=keyed,
     )  # fmt: skip
-    settings = Settings(
+    settings = NodeSettings(
         exactly_once=exactly_once, standby=standby, on_gap=on_gap, accept_options=accept_options,
         clock_ahead_max_s=max_clock_offset / US_PER_S,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from filewheel.tools.dump import iso
 
 from ... import times
 from ...failure import Failure
-from ...input.crontab import LINE_BYTES_MAX, Crontab, Job, Problem, is_system_crontab
+from ...input.crontab import LINE_BYTES_MAX, BadCronLine, CronJob, Crontab, is_system_crontab
 from ...input.lines import read_lines, stdin
 from ...input.params import DURATION
 from ...input.terms import terms_of
@@ -38,7 +38,7 @@ VERBS = frozenset({"list", "edit", "load"})
 class _Plan:
     """A job, the schedule that it becomes, and what that does."""
 
-    job: Job
+    job: CronJob
     schedule: PlainSchedule
     when: str
     next_us: int
@@ -89,7 +89,7 @@ def load(
     named = source if source is not None else "" if file == "-" else os.path.abspath(file)
     zone = Zone(tz).name if tz is not None else "UTC" if not time.daylight and time.timezone == 0 else ""
     with _opened(file) as stream:
-        ending = _Ending(stream)
+        ending = _LastLine(stream)
         found = Crontab(verbs=VERBS, has_users=is_system_crontab(file)).read(read_lines(ending, LINE_BYTES_MAX), zone)
     for note in found.notes:
         out.note(note)
@@ -136,7 +136,7 @@ def load(
         raise Failure("partly", f"{count(wrong, 'line')} of {file} cannot be taken; the others are", hint="mend them")
 
 
-class _Ending:
+class _LastLine:
     """A stream that remembers its last line."""
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -180,11 +180,11 @@ def _plans(wheel: Wheel, found: Crontab, source: str, like: PlainSchedule) -> li
     return plans
 
 
-def _taken(job: Job, there: StoredSchedule) -> Problem:
+def _taken(job: CronJob, there: StoredSchedule) -> BadCronLine:
     whose = (
         "a program's" if not there.is_plain else f"loaded from {there.source}" if there.source else "not of this file"
     )
-    return Problem(
+    return BadCronLine(
         job.line, job.text, f"there is a schedule {job.name!r} already, which is {whose}",
         f"`# name: ...` above the line, or `filewheel unschedule {job.name}`",
     )  # fmt: skip

@@ -14,7 +14,7 @@ from ...show.text import clip, count, safe
 from ...signals import interruptible
 from ...timers.picture import picture
 from ...timers.trace import Step, read_trace
-from ...timers.turning import Event, Turning
+from ...timers.turning import TraceEvent, TracePlayer
 from ...verb import verb
 
 _SAMPLE = "timers.trace"
@@ -55,7 +55,7 @@ def show(out: Output, trace: str | None, slots: int, levels: int, delay: float) 
     On a terminal the wheel is drawn in one place; piped, a picture follows for each tick at which something happens,
     or with --json a line for each event.
     """
-    turning = Turning(_steps(trace), slots, levels)
+    turning = TracePlayer(_steps(trace), slots, levels)
     animated = out.can_redraw and not out.json and out.rows > 2 * levels + _EVENTS + 2
     with interruptible():
         drawn = 0
@@ -77,7 +77,7 @@ def show(out: Output, trace: str | None, slots: int, levels: int, delay: float) 
                     out.write(line)
 
 
-def _frame(out: Output, turning: Turning, events: list[Event]) -> list[str]:
+def _frame(out: Output, turning: TracePlayer, events: list[TraceEvent]) -> list[str]:
     columns = min(out.columns, 80) - 1
     wheel = turning.wheel
     lines = [f"tick {wheel.now}: {len(wheel)} pending, {turning.fired} fired"]

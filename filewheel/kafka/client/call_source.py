@@ -21,7 +21,7 @@ COMMITTED_S = 5.0
 """How long a question for committed positions may take; while a transaction is open it has no answer."""
 
 
-class CallSource(GroupSource):
+class ConfluentCallSource(GroupSource):
     """A member of the group of workers."""
 
     def __init__(self, config: Mapping[str, Any], topic: str, listener: Listener) -> None:

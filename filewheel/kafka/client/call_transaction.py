@@ -27,7 +27,7 @@ from filewheel.env import Event
 from filewheel.errors import ClusterError, NoBroker
 from filewheel.kafka.client.transaction_sink import TransactionSink
 from filewheel.kafka.client.trouble import cluster_error, error_of, made
-from filewheel.kafka.node.transport import Done, End, Outcome
+from filewheel.kafka.node.transport import Done, End, UnitOutcome
 from filewheel.kafka.records.record import Outgoing
 
 if TYPE_CHECKING:
@@ -89,10 +89,10 @@ class TransactionCallSink(TransactionSink):
             try:
                 outcome = self._in_time(partial(self._unit, self._producer, records, positions, group), LIMIT_S)
             except ClusterError as exc:
-                outcome = Outcome(End.UNDECIDED, frozenset(range(len(records))), reason=str(exc))
+                outcome = UnitOutcome(End.UNDECIDED, frozenset(range(len(records))), reason=str(exc))
             except Exception as exc:
                 log.exception("a transaction failed")
-                outcome = Outcome(End.UNDECIDED, frozenset(range(len(records))), reason=repr(exc))
+                outcome = UnitOutcome(End.UNDECIDED, frozenset(range(len(records))), reason=repr(exc))
             if outcome.end in (End.UNDECIDED, End.FENCED):
                 self._producer = None
                 if outcome.end is End.FENCED:
@@ -123,7 +123,7 @@ class TransactionCallSink(TransactionSink):
             )
         return returned[0]
 
-    def _unit(self, producer: Any, records: Sequence[Outgoing], positions: Positions, group: Any) -> Outcome:
+    def _unit(self, producer: Any, records: Sequence[Outgoing], positions: Positions, group: Any) -> UnitOutcome:
         every = frozenset(range(len(records)))
         failed = self._fill(producer, records, is_alone=len(records) == 1)
         if failed:

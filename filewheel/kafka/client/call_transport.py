@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from filewheel.env import Event, pause
 from filewheel.errors import ClusterError, MissingTopic, NoBroker, TooLarge
 from filewheel.kafka.client.admin import Admin
-from filewheel.kafka.client.call_source import CallSource
+from filewheel.kafka.client.call_source import ConfluentCallSource
 from filewheel.kafka.client.call_transaction import TransactionCallSink
 from filewheel.kafka.client.confluent import producing
 from filewheel.kafka.client.group import membership
@@ -100,10 +100,10 @@ class ConfluentCalls:
             pause(wait_s)
         return found
 
-    def source(self, listener: Listener) -> CallSource:
+    def source(self, listener: Listener) -> ConfluentCallSource:
         """Join the group."""
         config = membership(self._config, self._group, self._session_ms / 1000)
-        return CallSource(config, self._topics[1], listener)
+        return ConfluentCallSource(config, self._topics[1], listener)
 
     def sink(self) -> SharedCallSink | TransactionCallSink:
         """Return the way out."""

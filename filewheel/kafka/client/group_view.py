@@ -19,7 +19,7 @@ ANSWER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class GroupMember:
     """A member of the group."""
 
     client_id: str
@@ -28,14 +28,14 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class GroupSnapshot:
     """A delay topic and its group at one moment."""
 
     ranges: Mapping[int, tuple[int, int] | None]
     """Partition → its first offset and the one after its last; None without an answer of its leader."""
     committed: Mapping[int, tuple[int, str]]
     """Partition → the committed offset and its note."""
-    members: tuple[Member, ...] | None
+    members: tuple[GroupMember, ...] | None
     """None: this user may not see them."""
 
 
@@ -51,10 +51,10 @@ class GroupView:
         self._group = group
         self._topic = topic
 
-    def look(self) -> View:
+    def look(self) -> GroupSnapshot:
         """Ask the cluster. Raises NoBroker, MissingTopic, NotAllowed, ClusterError."""
         partitions = self._partitions()
-        return View(self._ranges(partitions), self._committed(), self._members())
+        return GroupSnapshot(self._ranges(partitions), self._committed(), self._members())
 
     def _partitions(self) -> list[int]:
         found = listed(self._admin, self._topic, self._address, ANSWER_S)
@@ -102,7 +102,7 @@ class GroupView:
             if place.topic == self._topic and place.error is None and place.offset >= 0
         }
 
-    def _members(self) -> tuple[Member, ...] | None:
+    def _members(self) -> tuple[GroupMember, ...] | None:
         asked = self._admin.describe_consumer_groups([self._group], request_timeout=ANSWER_S)
         try:
             found = self._result(asked[self._group])
@@ -113,7 +113,7 @@ class GroupView:
         except ClusterError:  # a group that never was
             return ()
         return tuple(
-            Member(
+            GroupMember(
                 member.client_id or "",
                 member.host or "",
                 frozenset(

@@ -15,7 +15,7 @@ from filewheel.kafka.client.group import READING, SERIOUS, membership, record_of
 from filewheel.kafka.client.reader import LogReader
 from filewheel.kafka.client.shared_sink import Sending, SharedProducer
 from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
-from filewheel.kafka.levels.seam import Listener, Place, Polled
+from filewheel.kafka.levels.seam import LevelListener, Place, PolledLevels
 from filewheel.kafka.node.transport import Done
 from filewheel.kafka.records.record import Outgoing, Record
 
@@ -82,14 +82,14 @@ class ConfluentLevels:
         if self._reader is not None:
             self._reader.interrupt()
 
-    def source(self, listener: Listener, ids: Mapping[str, str]) -> LevelSource:
+    def source(self, listener: LevelListener, ids: Mapping[str, str]) -> ConfluentLevelSource:
         """Join the group. `ids`: the cluster's id of each topic."""
         config = {
             **READING,
             **membership(self._config, self._group, SESSION_S),
             "queued.max.messages.kbytes": 4096,
         }
-        return LevelSource(config, ids, listener)
+        return ConfluentLevelSource(config, ids, listener)
 
     def sender(self) -> LevelSender:
         """Return the way out."""
@@ -108,10 +108,10 @@ class ConfluentLevels:
         )
 
 
-class LevelSource:
+class ConfluentLevelSource:
     """A member of the group of all levels."""
 
-    def __init__(self, config: dict[str, Any], ids: Mapping[str, str], listener: Listener) -> None:
+    def __init__(self, config: dict[str, Any], ids: Mapping[str, str], listener: LevelListener) -> None:
         self._client = client()
         self._listener = listener
         self._ids = ids
@@ -121,7 +121,7 @@ class LevelSource:
         self._consumer = made(self._client.Consumer, config)
         self._consumer.subscribe(list(ids), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
-    def poll(self, limit: int, timeout_s: float) -> Polled:
+    def poll(self, limit: int, timeout_s: float) -> PolledLevels:
         """Return up to `limit` records. Raises ClusterError."""
         try:
             messages = self._consumer.consume(limit, timeout_s)
@@ -144,7 +144,7 @@ class LevelSource:
                 self._errors.append(f"{message.topic() or 'the client'}: {error.str()}")
         errors, self._errors = self._errors, []
         gone, self._gone = self._gone, []
-        return Polled(records, gone, ends, errors)
+        return PolledLevels(records, gone, ends, errors)
 
     def pause(self, place: Place) -> None:
         """Fetch nothing of this partition; what was fetched already may still come."""

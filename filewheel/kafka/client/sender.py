@@ -31,7 +31,7 @@ Answer = Callable[[tuple[int, int] | FilewheelError], None]
 """Gets partition and offset, or the error. Called on any thread; it must not block, and raises nothing."""
 
 
-class Sender:
+class TopicSender:
     """The way to one delay topic. Thread-safe."""
 
     def __init__(self, config: Mapping[str, Any], topic: str, *, timeout_s: float, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from filewheel.env import Event
 from filewheel.errors import ClusterError, NoBroker
 from filewheel.kafka.client.trouble import BY_SIZE, client, cluster_error, error_of, log, made, refusal_of
-from filewheel.kafka.node.transport import Done, End, Outcome, Refusal
+from filewheel.kafka.node.transport import Done, End, Refusal, UnitOutcome
 from filewheel.kafka.records.record import Outgoing
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Sending:
             return
         self._done(self._outcome())
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> UnitOutcome:
         refused: dict[int, Refusal] = {}
         for n, error in self._failed.items():
             self._producer.note(error)
@@ -157,23 +157,23 @@ class Sending:
         reason = next(iter(self._failed.values())).str()
         left = frozenset(self._failed)
         if self._producer.is_broken:
-            return Outcome(End.UNDECIDED, left, reason=reason)
-        return Outcome(End.REFUSED if refused else End.FAILED, left, refused, reason)
+            return UnitOutcome(End.UNDECIDED, left, reason=reason)
+        return UnitOutcome(End.REFUSED if refused else End.FAILED, left, refused, reason)
 
     def _send_marker(self) -> None:
         if self._marker is None:
-            self._done(Outcome(End.DELIVERED))
+            self._done(UnitOutcome(End.DELIVERED))
         elif not self._producer.produce(self._marker, self._marker_answered):
             self._producer.again(self._send_marker)
 
     def _marker_answered(self, error: KafkaError | None, message: Message | None) -> None:
         if error is None:
-            self._done(Outcome(End.DELIVERED))
+            self._done(UnitOutcome(End.DELIVERED))
             return
         self._producer.note(error)
         end = End.UNDECIDED if self._producer.is_broken else End.FAILED
         topic = self._marker.topic if self._marker is not None else ""
-        self._done(Outcome(end, frozenset(), reason=f"{topic}: {error.str()}"))
+        self._done(UnitOutcome(end, frozenset(), reason=f"{topic}: {error.str()}"))
 
 
 class SharedSink:
@@ -225,7 +225,7 @@ class SharedSink:
     def send(self, records: Sequence[Outgoing], marker: Outgoing, done: Done) -> None:
         """Produce the records, then the marker."""
 
-        def done_unless_closed(outcome: Outcome) -> None:
+        def done_unless_closed(outcome: UnitOutcome) -> None:
             if not self._is_closed:
                 done(outcome)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from filewheel.errors import ClusterError, NoBroker
 from filewheel.kafka.client.trouble import BY_SIZE, FENCED, client, cluster_error, error_of, made, refusal_of
-from filewheel.kafka.node.transport import Done, End, Outcome, Refusal
+from filewheel.kafka.node.transport import Done, End, Refusal, UnitOutcome
 from filewheel.kafka.records.record import Outgoing
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class TransactionSink:
             except Exception as exc:
                 # A mistake of ours, or of the client's: the partition must not wait for an outcome for ever.
                 log.exception("a transaction failed")
-                outcome = Outcome(End.UNDECIDED, frozenset(range(len(records))), reason=repr(exc))
+                outcome = UnitOutcome(End.UNDECIDED, frozenset(range(len(records))), reason=repr(exc))
             if not self._is_closed:
                 done(outcome)
 
@@ -106,11 +106,11 @@ class TransactionSink:
         if producer is not None:
             producer.purge(blocking=False)
 
-    def _transaction(self, records: Sequence[Outgoing], marker: Outgoing) -> Outcome:
+    def _transaction(self, records: Sequence[Outgoing], marker: Outgoing) -> UnitOutcome:
         producer = self._producer
         every = frozenset(range(len(records)))
         if producer is None:
-            return Outcome(End.UNDECIDED, every, reason="closed")
+            return UnitOutcome(End.UNDECIDED, every, reason="closed")
         is_alone = False
         for _ in range(TRIES):
             places: dict[int, tuple[str, int]] = {}
@@ -179,26 +179,26 @@ class TransactionSink:
             except BufferError:
                 producer.poll(0.05)
 
-    def _commit(self, producer: Any, every: frozenset[int]) -> Outcome:
+    def _commit(self, producer: Any, every: frozenset[int]) -> UnitOutcome:
         """Commit. A crash here, or an answer that is lost, leaves a transaction that only the cluster can decide."""
         try:
             producer.commit_transaction(END_S)
         except (self._client.KafkaException, SystemError) as exc:
             error = error_of(exc)
             end = End.FENCED if error.name() in FENCED else End.UNDECIDED
-            return Outcome(end, every, reason=f"commit: {error.str()}")
-        return Outcome(End.DELIVERED)
+            return UnitOutcome(end, every, reason=f"commit: {error.str()}")
+        return UnitOutcome(End.DELIVERED)
 
-    def _abort(self, producer: Any, every: frozenset[int], failed: dict[int, KafkaError]) -> Outcome:
+    def _abort(self, producer: Any, every: frozenset[int], failed: dict[int, KafkaError]) -> UnitOutcome:
         """Abort, and report what failed. The marker is the record behind the last one: its failure is no refusal."""
         fenced = [error for error in failed.values() if error.name() in FENCED]
         if fenced:
-            return Outcome(End.FENCED, every, reason=fenced[0].str())
+            return UnitOutcome(End.FENCED, every, reason=fenced[0].str())
         try:
             producer.abort_transaction(END_S)
         except (self._client.KafkaException, SystemError) as exc:
             error = error_of(exc)
-            return Outcome(
+            return UnitOutcome(
                 End.FENCED if error.name() in FENCED else End.UNDECIDED, every, reason=f"abort: {error.str()}"
             )
         refused: dict[int, Refusal] = {}
@@ -207,4 +207,4 @@ class TransactionSink:
             if refusal is not None and n in every:
                 refused[n] = refusal
         reason = next((error.str() for error in failed.values()), "")
-        return Outcome(End.REFUSED if refused else End.FAILED, every, refused, reason)
+        return UnitOutcome(End.REFUSED if refused else End.FAILED, every, refused, reason)

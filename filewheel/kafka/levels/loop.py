@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from filewheel.env import Clock
 from filewheel.kafka.levels.naming import Level
-from filewheel.kafka.levels.queue import LevelQueue, Stage
-from filewheel.kafka.levels.seam import LevelSource, Listener, Place, Sender
+from filewheel.kafka.levels.queue import LevelQueue, QueueStage
+from filewheel.kafka.levels.seam import LevelListener, LevelSink, LevelSource, Place
 from filewheel.kafka.node.rules import Rules
-from filewheel.kafka.node.transport import Outcome
+from filewheel.kafka.node.transport import UnitOutcome
 from filewheel.kafka.records.record import Record
 from filewheel.message import US_PER_S
 
@@ -39,8 +39,8 @@ class LevelLoop:
 
     def __init__(
         self,
-        source: Callable[[Listener], LevelSource],
-        sender: Sender,
+        source: Callable[[LevelListener], LevelSource],
+        sender: LevelSink,
         levels: Mapping[str, tuple[Level, Rules]],
         clock: Clock,
     ) -> None:
@@ -48,7 +48,7 @@ class LevelLoop:
         self._sender = sender
         self._levels = levels
         self._clock = clock
-        self._outcomes: queue.SimpleQueue[tuple[LevelQueue, Outcome]] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[tuple[LevelQueue, UnitOutcome]] = queue.SimpleQueue()
         self.queues: dict[Place, LevelQueue] = {}
         self.gaps = dict.fromkeys(levels, 0)
         """How often records were deleted before they were read, by topic."""
@@ -139,7 +139,7 @@ class LevelLoop:
             did = True
             self._end(one, outcome)
 
-    def _end(self, one: LevelQueue, outcome: Outcome) -> None:
+    def _end(self, one: LevelQueue, outcome: UnitOutcome) -> None:
         before = one.forwarded
         one.ended(outcome, self._clock.now_us(), self._clock.steady_us())
         self.forwarded[one.topic] += one.forwarded - before
@@ -169,7 +169,7 @@ class LevelLoop:
     def _drain(self, queues: Collection[LevelQueue]) -> None:
         """Wait until no unit of these is under way. One that is not confirmed in time is forwarded again."""
         for _ in range(round(DRAIN_S / SENDING_S)):
-            if not any(one.stage is Stage.SENDING for one in queues):
+            if not any(one.stage is QueueStage.SENDING for one in queues):
                 return
             try:
                 one, outcome = self._outcomes.get(timeout=SENDING_S)
@@ -180,6 +180,6 @@ class LevelLoop:
     def _until_next_s(self) -> float:
         now_us, steady_us = self._clock.now_us(), self._clock.steady_us()
         waits = [wait for one in self.queues.values() if (wait := one.next_us(now_us, steady_us)) is not None]
-        if any(one.stage is Stage.SENDING for one in self.queues.values()):
+        if any(one.stage is QueueStage.SENDING for one in self.queues.values()):
             waits.append(round(SENDING_S * US_PER_S))
         return min(waits, default=round(POLL_S * US_PER_S)) / US_PER_S

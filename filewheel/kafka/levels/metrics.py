@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from filewheel.kafka.levels.loop import LevelLoop
-from filewheel.kafka.levels.queue import LevelQueue, Stage
+from filewheel.kafka.levels.queue import LevelQueue, QueueStage
 from filewheel.kafka.node.meters import LEVEL_METERS
 from filewheel.message import US_PER_S
 from filewheel.metrics.prometheus import Family, Sample
@@ -27,7 +27,7 @@ def families_of(loop: LevelLoop, names: Mapping[str, str], now_us: int) -> list[
         "level_late_seconds": by_topic(lambda one: max(one.late_us, 0) / US_PER_S, max),
         "level_overdue_seconds": by_topic(lambda one: max(now_us - (one.first_due_us or now_us), 0) / US_PER_S, max),
         "level_partitions": by_topic(lambda one: 1),
-        "level_partitions_stalled": by_topic(lambda one: one.stage is Stage.BACKING_OFF),
+        "level_partitions_stalled": by_topic(lambda one: one.stage is QueueStage.BACKING_OFF),
         "level_gaps_total": loop.gaps,
     }
     families = []

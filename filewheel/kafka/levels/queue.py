@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from enum import Enum
 
 from filewheel.kafka.node.rules import Rules
-from filewheel.kafka.node.transport import End, Outcome
-from filewheel.kafka.partition.packing import Put
+from filewheel.kafka.node.transport import End, UnitOutcome
+from filewheel.kafka.partition.packing import LogPut
 from filewheel.kafka.records.fate import id_of
 from filewheel.kafka.records.headers import DELAY_MS, DUE
 from filewheel.kafka.records.record import Outgoing, Record
@@ -27,7 +27,7 @@ RECORDS_MAX = 2000
 BYTES_MAX = 4 << 20
 
 
-class Stage(Enum):
+class QueueStage(Enum):
     """Where a partition stands."""
 
     IDLE = "idle"
@@ -43,9 +43,9 @@ class LevelQueue:
         self.partition = partition
         self._delay = (DELAY_MS, b"%d" % delay_ms)
         self._rules = rules
-        self._queue: deque[Put] = deque()
+        self._queue: deque[LogPut] = deque()
         self._bytes = 0
-        self.stage = Stage.IDLE
+        self.stage = QueueStage.IDLE
         self.done: int | None = None
         """The next offset to forward; None until something was."""
         self.read_to = 0
@@ -56,7 +56,7 @@ class LevelQueue:
         """How late the first record of the last unit was confirmed."""
         self.reason = ""
         """Why the last unit was not delivered; empty after one that was."""
-        self._unit: list[Put] = []
+        self._unit: list[LogPut] = []
         self._records: list[Outgoing] = []
         self._left: list[int] = []
         self._retry_us = 0
@@ -102,24 +102,24 @@ class LevelQueue:
 
     def next_us(self, now_us: int, steady_us: int) -> int | None:
         """Return in how many microseconds there is something to send; None if only an event changes that."""
-        if self.stage is Stage.BACKING_OFF:
+        if self.stage is QueueStage.BACKING_OFF:
             return max(self._retry_us - steady_us, 0)
-        if self.stage is Stage.SENDING or not self._queue:
+        if self.stage is QueueStage.SENDING or not self._queue:
             return None
         return max(self._queue[0].due_us - now_us, 0)
 
     def take(self, limit: int, now_us: int, steady_us: int) -> list[Outgoing]:
         """Return what is to be sent now: records that are due, or those of a unit that failed."""
-        if self.stage is Stage.SENDING:
+        if self.stage is QueueStage.SENDING:
             return []
-        if self.stage is Stage.BACKING_OFF:
+        if self.stage is QueueStage.BACKING_OFF:
             if steady_us < self._retry_us:
                 return []
         else:
             self._begin(limit, now_us)
         if not self._left:
             return []
-        self.stage = Stage.SENDING
+        self.stage = QueueStage.SENDING
         return [self._records[n] for n in self._left]
 
     def _begin(self, limit: int, now_us: int) -> None:
@@ -131,10 +131,10 @@ class LevelQueue:
         self._records = self._rules.outgoing(self.partition, messages, now_us // 1000)
         self._left = list(range(len(self._unit)))
 
-    def ended(self, outcome: Outcome, now_us: int, steady_us: int) -> None:
+    def ended(self, outcome: UnitOutcome, now_us: int, steady_us: int) -> None:
         """Take the outcome of what was sent. What is left of it is sent again; `done` moves when nothing is left."""
         if outcome.end is End.DELIVERED:
-            self.stage = Stage.IDLE
+            self.stage = QueueStage.IDLE
             self.late_us = now_us - self._unit[0].due_us
             self.forwarded += len(self._unit)
             self.done = self._unit[-1].offset + 1
@@ -144,12 +144,12 @@ class LevelQueue:
         self.reason = outcome.reason
         replaced = [self._replace(self._left[n], outcome, n, now_us) for n in outcome.refused]
         self._left = [self._left[n] for n in sorted(outcome.left)]
-        self.stage = Stage.BACKING_OFF
+        self.stage = QueueStage.BACKING_OFF
         self._retry_us = steady_us if any(replaced) else steady_us + self._back_off_us
         if not any(replaced):
             self._back_off_us = min(self._back_off_us * 2, BACK_OFF_MAX_US)
 
-    def _replace(self, index: int, outcome: Outcome, n: int, now_us: int) -> bool:
+    def _replace(self, index: int, outcome: UnitOutcome, n: int, now_us: int) -> bool:
         """Put a dead letter in the place of a refused record; return False if it is to be sent again."""
         refused, refusal = self._records[index], outcome.refused[n]
         self.reason = f"{refused.topic}: {refusal.reason}"
@@ -160,6 +160,6 @@ class LevelQueue:
         return True
 
 
-def _message_of(put: Put) -> Message:
+def _message_of(put: LogPut) -> Message:
     """Return a record as the rules of the service know it."""
     return Message(MessageId(id_of(put.due_us, put.offset)), put.envelope, put.target)

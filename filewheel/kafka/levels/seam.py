@@ -18,7 +18,7 @@ Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Polled:
+class PolledLevels:
     """What one poll brought."""
 
     records: Sequence[tuple[str, Record]] = ()
@@ -31,7 +31,7 @@ class Polled:
     """Troubles that the client mends by itself; for the log."""
 
 
-class Listener(Protocol):
+class LevelListener(Protocol):
     """Learns which partitions this member of the group owns. Called on the thread of `LevelSource.poll`."""
 
     def assigned(self, places: Sequence[Place]) -> None:
@@ -47,7 +47,7 @@ class Listener(Protocol):
 class LevelSource(Protocol):
     """A member of the consumer group of all levels. All calls come from one thread."""
 
-    def poll(self, limit: int, timeout_s: float) -> Polled:
+    def poll(self, limit: int, timeout_s: float) -> PolledLevels:
         """Return up to `limit` records. Calls the listener. Raises ClusterError when the client cannot go on."""
 
     def pause(self, place: Place) -> None: ...
@@ -56,10 +56,10 @@ class LevelSource(Protocol):
         """Tell the group from which offsets the next owner reads. A failure is reported by a later poll."""
 
     def close(self) -> None:
-        """Leave the group. Calls `Listener.revoked` for what is owned."""
+        """Leave the group. Calls `LevelListener.revoked` for what is owned."""
 
 
-class Sender(Protocol):
+class LevelSink(Protocol):
     """The way out."""
 
     def send(self, records: Sequence[Outgoing], done: Done) -> None:

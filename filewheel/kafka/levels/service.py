@@ -17,9 +17,9 @@ from filewheel.errors import BadArgument, ClusterError, FilewheelError, WrongSou
 from filewheel.kafka.levels.loop import LevelLoop
 from filewheel.kafka.levels.metrics import families_of
 from filewheel.kafka.levels.naming import Level
-from filewheel.kafka.levels.queue import Stage
-from filewheel.kafka.levels.seam import LevelSource, Listener, Place, Sender
-from filewheel.kafka.node.health import Health, Problem
+from filewheel.kafka.levels.queue import QueueStage
+from filewheel.kafka.levels.seam import LevelListener, LevelSink, LevelSource, Place
+from filewheel.kafka.node.health import NodeHealth, Problem
 from filewheel.kafka.node.rules import Rules
 from filewheel.kafka.node.watch import LOOK_S
 from filewheel.kafka.node.watchdog import Unit, Watchdog
@@ -39,8 +39,8 @@ class LevelTransport(Protocol):
     def ends(self, places: Sequence[Place]) -> Mapping[Place, int]:
         """Return where logs end, of those that are known. Raises ClusterError if none is."""
 
-    def source(self, listener: Listener, ids: Mapping[str, str]) -> LevelSource: ...
-    def sender(self) -> Sender: ...
+    def source(self, listener: LevelListener, ids: Mapping[str, str]) -> LevelSource: ...
+    def sender(self) -> LevelSink: ...
     def interrupt(self) -> None:
         """Let questions that wait for an answer end with NoBroker, soon."""
 
@@ -141,12 +141,12 @@ class LevelService:
         loop = self._loop
         return [] if loop is None else families_of(loop, self._names, self._clock.now_us())
 
-    def health(self) -> Health:
+    def health(self) -> NodeHealth:
         """Return what is wrong with this node now. From any thread."""
         queues = {} if self._loop is None else self._loop.queues.copy()
-        held = [one for _, one in sorted(queues.items()) if one.stage is Stage.BACKING_OFF]
+        held = [one for _, one in sorted(queues.items()) if one.stage is QueueStage.BACKING_OFF]
         stalled = [Problem("target", "warning", f"{one.topic}: {one.reason}", one.partition) for one in held]
-        return Health([*stalled, *self._watchdog.look()])
+        return NodeHealth([*stalled, *self._watchdog.look()])
 
     def _units(self) -> Iterator[Unit]:
         if self._loop is None:
@@ -173,7 +173,7 @@ class LevelService:
                 one.waiting,
                 one.forwarded,
                 max(one.late_us, 0) / US_PER_S,
-                one.reason if one.stage is Stage.BACKING_OFF else "",
+                one.reason if one.stage is QueueStage.BACKING_OFF else "",
             )
             for (topic, partition), one in sorted(queues.items())
         ]

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from filewheel.kafka.node.tally import Tally
-from filewheel.kafka.node.transport import End, Outcome, Refusal, Sink
+from filewheel.kafka.node.tally import NodeCounters
+from filewheel.kafka.node.transport import End, Refusal, Sink, UnitOutcome
 from filewheel.kafka.partition.marker import Marker
 from filewheel.kafka.records.last_read import LastRead
 from filewheel.kafka.records.record import Outgoing
@@ -43,7 +43,7 @@ class Claimed(Protocol):
         """Whether no other record before `ingested` is due."""
 
 
-class Waiting(Protocol):
+class FiringWheel(Protocol):
     """The wheel of a partition, as its firing uses it."""
 
     @property
@@ -101,7 +101,7 @@ class Counts:
     """How late the last unit's first message went out."""
 
 
-class Stage(Enum):
+class FiringStage(Enum):
     """Where the firing of a partition stands."""
 
     IDLE = "idle"
@@ -124,28 +124,28 @@ class _Unit:
     """The indexes of the records that took the place of refused ones."""
 
 
-class Firing:
+class PartitionFiring:
     """Fires one owned partition. All calls but `may_take_in` come from one thread, that of loop.py."""
 
     def __init__(
         self,
         partition: int,
-        wheel: Waiting,
+        wheel: FiringWheel,
         sink: Sink,
         marker: Marker,
         rendering: Rendering,
         *,
         lock: threading.RLock,
         limit: int,
-        done: Callable[[int, Sink, Outcome], None],
-        tally: Tally | None = None,
+        done: Callable[[int, Sink, UnitOutcome], None],
+        tally: NodeCounters | None = None,
     ) -> None:
         self.partition = partition
         self.wheel = wheel
         self.sink = sink
         self.marker = marker
         """The last marker that is known to be in the log."""
-        self.stage = Stage.IDLE
+        self.stage = FiringStage.IDLE
         self.counts = Counts()
         self.reason = ""
         """Why the last unit failed, or a record of it was refused; empty after one that was delivered."""
@@ -154,7 +154,7 @@ class Firing:
         self._rendering = rendering
         self._limit = limit
         self._done = done
-        self._tally = tally or Tally()
+        self._tally = tally or NodeCounters()
         self._unit: _Unit | None = None
         self._is_full = marker.is_full(wheel.ingested)
         self._back_off_us = BACK_OFF_US
@@ -180,7 +180,7 @@ class Firing:
     @property
     def is_sending(self) -> bool:
         """Whether an outcome is still to come."""
-        return self.stage is Stage.SENDING
+        return self.stage is FiringStage.SENDING
 
     def refusals(self, steady_us: int) -> list[tuple[str, str]]:
         """Return each target that refuses records, and why. From any thread."""
@@ -198,13 +198,13 @@ class Firing:
     @property
     def needs_sink(self) -> bool:
         """Whether the sink is finished: the marker must be read behind a new one."""
-        return self.stage is Stage.STOPPED
+        return self.stage is FiringStage.STOPPED
 
     def next_us(self, steady_us: int, now_us: int) -> int | None:
         """Return in how many microseconds `step` has something to do; None if only an event changes that."""
-        if self.stage is Stage.BACKING_OFF:
+        if self.stage is FiringStage.BACKING_OFF:
             return max(self._retry_at_us - steady_us, 0)
-        if self.stage is not Stage.IDLE:
+        if self.stage is not FiringStage.IDLE:
             return None
         due_us = self.wheel.next_due_us()
         if self._is_full:
@@ -217,10 +217,10 @@ class Firing:
 
     def step(self, now_us: int, steady_us: int) -> bool:
         """Begin a unit of what is due, or repeat one that failed; return whether something was sent."""
-        if self.stage is Stage.BACKING_OFF and steady_us >= self._retry_at_us:
+        if self.stage is FiringStage.BACKING_OFF and steady_us >= self._retry_at_us:
             self._send()
             return True
-        if self.stage is not Stage.IDLE:
+        if self.stage is not FiringStage.IDLE:
             return False
         unit = self._claim(now_us)
         if unit is None:
@@ -234,10 +234,10 @@ class Firing:
         """Note that something is due, and cannot be handed out now."""
         self.reason, self._due_us = reason, now_us
 
-    def ended(self, sink: Sink, outcome: Outcome, now_us: int, steady_us: int) -> None:
+    def ended(self, sink: Sink, outcome: UnitOutcome, now_us: int, steady_us: int) -> None:
         """Take the outcome of the unit under way. One of a sink that is not ours any more changes nothing."""
         unit = self._unit
-        if unit is None or sink is not self.sink or self.stage is not Stage.SENDING:
+        if unit is None or sink is not self.sink or self.stage is not FiringStage.SENDING:
             return
         self._tally.count("units_total", label=outcome.end.value)
         if outcome.end is End.DELIVERED:
@@ -246,7 +246,7 @@ class Firing:
         self.counts.failures += 1
         self.reason = outcome.reason
         if outcome.end in (End.UNDECIDED, End.FENCED):  # mutant: kafka-undecided-is-repeated
-            self.stage = Stage.STOPPED
+            self.stage = FiringStage.STOPPED
             return
         again = [unit.sent[n] for n in sorted(outcome.left)]
         replaced = [
@@ -256,7 +256,7 @@ class Firing:
         if any(replaced):
             self._send()
             return
-        self.stage = Stage.BACKING_OFF
+        self.stage = FiringStage.BACKING_OFF
         self._retry_at_us = steady_us + self._back_off_us
         self._back_off_us = min(self._back_off_us * 2, BACK_OFF_MAX_US)
 
@@ -278,7 +278,7 @@ class Firing:
 
     def stop(self) -> None:
         """Give back what is under way, and fire no more. What was sent already may be in the log."""
-        self.stage = Stage.STOPPED
+        self.stage = FiringStage.STOPPED
         self._give_back()
 
     def _give_back(self) -> None:
@@ -314,7 +314,7 @@ class Firing:
     def _send(self) -> None:
         unit = self._unit
         assert unit is not None
-        self.stage = Stage.SENDING
+        self.stage = FiringStage.SENDING
         unit.sent = unit.left
         # `low` as it is once the unit is in the log: retention may delete the unit before there is another.
         low = self.wheel.low(unit.chunk)  # mutant: kafka-low-of-the-unit
@@ -337,7 +337,7 @@ class Firing:
             for record in unit.records:
                 self._refusals.pop(record.topic, None)
         self._tally.was_late([message.id for message in unit.chunk.messages], now_us)
-        self.stage = Stage.IDLE
+        self.stage = FiringStage.IDLE
         self.reason = ""
         self._back_off_us = BACK_OFF_US
         self._is_full = unit.marker.is_full(unit.chunk.ingested)

@@ -24,7 +24,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class NodeHealth:
     """What is wrong with a node; nothing when `problems` is empty."""
 
     problems: Sequence[Problem]

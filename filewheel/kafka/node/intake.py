@@ -1,7 +1,7 @@
 """Records on their way from the poll to the wheels.
 
 Owns the queues between the thread that polls and the thread that takes in. The poll never waits for a disk: above
-`Settings.queue` records it pauses a partition, and reads on in the others.
+`NodeSettings.queue` records it pauses a partition, and reads on in the others.
 Invariant: each wheel takes the records of its partition in the order of their offsets, none twice and none left out.
 Taking in stops while the marker has no room (fire.py), and nothing is read for a partition that is not ours.
 """
@@ -16,10 +16,10 @@ from typing import Any
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import FilewheelError, WheelFull
 from filewheel.kafka.node.loop import FireLoop
-from filewheel.kafka.node.owner import Owned, Owner, State
-from filewheel.kafka.node.settings import Settings
-from filewheel.kafka.node.tally import Tally
-from filewheel.kafka.node.transport import Polled, Source
+from filewheel.kafka.node.owner import Owned, Owner, PartitionState
+from filewheel.kafka.node.settings import NodeSettings
+from filewheel.kafka.node.tally import NodeCounters
+from filewheel.kafka.node.transport import Polled, RecordSource
 from filewheel.kafka.records.last_read import LastRead
 from filewheel.kafka.records.record import Record
 from filewheel.native.compiled import records_size
@@ -47,8 +47,8 @@ class Intake:
         owner: Owner,
         loop: FireLoop,
         understand: Understand,
-        settings: Settings,
-        tally: Tally | None = None,
+        settings: NodeSettings,
+        tally: NodeCounters | None = None,
         clock: Clock = SYSTEM_CLOCK,
         failed: Callable[[Owned, FilewheelError], None] | None = None,
     ) -> None:
@@ -58,7 +58,7 @@ class Intake:
         self._loop = loop
         self._understand = understand
         self._settings = settings
-        self._tally = tally or Tally()
+        self._tally = tally or NodeCounters()
         self._ready: queue.SimpleQueue[Owned | None] = queue.SimpleQueue()
         self._clock = clock
         self._blocked: dict[Owned, None] = {}
@@ -86,7 +86,7 @@ class Intake:
 
     def _queue(self, partition: int, item: Item, count: int) -> None:
         owned = self._owner.owned.get(partition)
-        if owned is None or owned.state not in (State.RESTORING, State.ACTIVE):
+        if owned is None or owned.state not in (PartitionState.RESTORING, PartitionState.ACTIVE):
             return
         owned.queue.append(item)
         owned.queued += count
@@ -94,7 +94,7 @@ class Intake:
             owned.queued_bytes += records_size(item)
         self._ready.put(owned)
 
-    def balance(self, source: Source) -> None:
+    def balance(self, source: RecordSource) -> None:
         """Pause the partitions whose queues are long, and resume those whose queues are short again."""
         for owned in list(self._owner.owned.values()):
             if not owned.is_reading:
@@ -139,7 +139,11 @@ class Intake:
         did = False
         while owned.queue:
             with owned.lock:
-                if owned.state not in (State.RESTORING, State.ACTIVE) or owned.wheel is None or not owned.queue:
+                if (
+                    owned.state not in (PartitionState.RESTORING, PartitionState.ACTIVE)
+                    or owned.wheel is None
+                    or not owned.queue
+                ):
                     return did
                 if owned.firing is not None and not owned.firing.may_take_in:  # mutant: kafka-full-marker-takes-in
                     self._blocked[owned] = None

@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self
 
 from filewheel.checks import address_of, check_function
 from filewheel.errors import BadArgument
-from filewheel.kafka.node.health import Health
+from filewheel.kafka.node.health import NodeHealth
 from filewheel.metrics.prometheus import Family, render, with_labels
 
 log = logging.getLogger("filewheel.kafka")
@@ -33,13 +33,13 @@ class Observed(Protocol):
     """What a service tells of itself."""
 
     def metrics(self) -> list[Family]: ...
-    def health(self) -> Health: ...
+    def health(self) -> NodeHealth: ...
 
 
-class Listener:
+class StatusServer:
     """Answers `/metrics` and `/health` until it is closed."""
 
-    def __init__(self, address: str, *, metrics: Callable[[], str], health: Callable[[], Health]) -> None:
+    def __init__(self, address: str, *, metrics: Callable[[], str], health: Callable[[], NodeHealth]) -> None:
         """Listen; port 0 takes a free one (`port` says which). Raises BadArgument when the address cannot be used."""
         host, port = address_of(address)
         check_function("metrics", metrics)
@@ -90,7 +90,7 @@ class _Server(ThreadingMixIn, HTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, host: str, port: int, metrics: Callable[[], str], health: Callable[[], Health]) -> None:
+    def __init__(self, host: str, port: int, metrics: Callable[[], str], health: Callable[[], NodeHealth]) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.metrics = metrics
         self.health = health

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from filewheel.env import Clock, Event
 from filewheel.errors import FilewheelError, WheelFull
-from filewheel.kafka.node.fire import Firing
-from filewheel.kafka.node.transport import Outcome, Sink
+from filewheel.kafka.node.fire import PartitionFiring
+from filewheel.kafka.node.transport import Sink, UnitOutcome
 
 log = logging.getLogger("filewheel.kafka")
 
@@ -39,7 +39,7 @@ class FireLoop:
         clock: Clock,
         *,
         failed: Failed,
-        stopped: Callable[[int, Outcome], None],
+        stopped: Callable[[int, UnitOutcome], None],
         may_fire: Callable[[], bool] = lambda: True,
     ) -> None:
         self._clock = clock
@@ -50,7 +50,7 @@ class FireLoop:
         self._may_fire = may_fire
         """Says whether the clock can be believed."""
         self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._firings: dict[int, Firing] = {}
+        self._firings: dict[int, PartitionFiring] = {}
         self._draining: dict[int, Event] = {}
         self._times: list[tuple[int, int]] = []
         """(steady time, partition), a heap; only an entry that is also in `_next` counts."""
@@ -66,11 +66,11 @@ class FireLoop:
         """Run a call on the loop's thread, soon."""
         self._inbox.put(call)
 
-    def outcome(self, partition: int, sink: Sink, outcome: Outcome) -> None:
+    def outcome(self, partition: int, sink: Sink, outcome: UnitOutcome) -> None:
         """Report the outcome of a unit."""
         self.post(lambda: self._ended_unit(partition, sink, outcome))
 
-    def add(self, firing: Firing) -> None:
+    def add(self, firing: PartitionFiring) -> None:
         """Fire this partition from now on."""
         self.post(lambda: self._add(firing))
 
@@ -134,7 +134,7 @@ class FireLoop:
     def _until_next_s(self) -> float:
         return max(self._times[0][0] - self._clock.steady_us(), 0) / 1e6 if self._times else LONGEST_SLEEP_S
 
-    def _add(self, firing: Firing) -> None:
+    def _add(self, firing: PartitionFiring) -> None:
         self._firings[firing.partition] = firing
         self._step(firing.partition)
 
@@ -161,7 +161,7 @@ class FireLoop:
             return False
         return did
 
-    def _note(self, firing: Firing) -> None:
+    def _note(self, firing: PartitionFiring) -> None:
         steady = self._clock.steady_us()
         wait = firing.next_us(steady, self._clock.now_us())
         if wait is None:
@@ -174,7 +174,7 @@ class FireLoop:
             self._next[partition] = steady_us
             heapq.heappush(self._times, (steady_us, partition))
 
-    def _ended_unit(self, partition: int, sink: Sink, outcome: Outcome) -> None:
+    def _ended_unit(self, partition: int, sink: Sink, outcome: UnitOutcome) -> None:
         firing = self._firings.get(partition)
         if firing is None:
             return
@@ -190,7 +190,7 @@ class FireLoop:
             return
         self._step(partition)
 
-    def _give_up(self, firing: Firing, exc: FilewheelError) -> None:
+    def _give_up(self, firing: PartitionFiring, exc: FilewheelError) -> None:
         self._firings.pop(firing.partition, None)
         log.error("partition %d fires no more: %s", firing.partition, exc)
         self._failed(firing.partition, exc)
@@ -203,7 +203,7 @@ class FireLoop:
         else:
             self._finish_draining(partition, firing)
 
-    def _finish_draining(self, partition: int, firing: Firing) -> None:
+    def _finish_draining(self, partition: int, firing: PartitionFiring) -> None:
         """End a firing that waits: one that backs off or has lost its sink gives its unit back."""
         if firing.is_sending:
             return

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from filewheel.env import Clock
 from filewheel.errors import FilewheelError, WheelFull
-from filewheel.kafka.node.fire import Stage
-from filewheel.kafka.node.health import Health
+from filewheel.kafka.node.fire import FiringStage
+from filewheel.kafka.node.health import NodeHealth
 from filewheel.kafka.node.meters import METERS, Kind, Meter
-from filewheel.kafka.node.owner import Owned, Owner, State
-from filewheel.kafka.node.tally import Tally
+from filewheel.kafka.node.owner import Owned, Owner, PartitionState
+from filewheel.kafka.node.tally import NodeCounters
 from filewheel.kafka.node.watch import LogWatch
 from filewheel.message import US_PER_S
 from filewheel.metrics.metrics import histogram
@@ -32,10 +32,10 @@ class NodeMetrics:
     """Reads the metrics of one node. From any thread."""
 
     owner: Owner
-    tally: Tally
+    tally: NodeCounters
     watch: LogWatch
     clock: Clock
-    health: Callable[[], Health]
+    health: Callable[[], NodeHealth]
     standby: Callable[[], Mapping[int, int]]
     """How far each wheel of the standby has taken its log in."""
     clock_offset_us: Callable[[], int | None] = lambda: None
@@ -74,7 +74,9 @@ class NodeMetrics:
         figures = self.watch.figures()
         problems = Counter(problem.severity for problem in self.health().problems)
         found: dict[str, Values] = {
-            "partitions": {s.value: sum(o.state is s for o in every) for s in State if s is not State.GONE},
+            "partitions": {
+                s.value: sum(o.state is s for o in every) for s in PartitionState if s is not PartitionState.GONE
+            },
             "partitions_standby": {"": len(standby)},
             "partitions_stalled": {"": sum(_is_stalled(o) for o in every)},
             "partitions_paused": {"": sum(o.is_paused for o in every)},
@@ -110,11 +112,11 @@ class NodeMetrics:
         dues_us = [us for us in (due_us, in_hand_us) if us is not None]
         overdue_us = self.clock.now_us() - min(dues_us) if dues_us else 0
         yield "overdue_seconds", max(overdue_us, 0) / US_PER_S
-        if owned.state is State.ACTIVE:
+        if owned.state is PartitionState.ACTIVE:
             yield "low_offset", low
             if figures is not None:
                 yield "margin_records", low - figures.start
 
 
 def _is_stalled(owned: Owned) -> bool:
-    return owned.firing is not None and owned.firing.stage is Stage.BACKING_OFF
+    return owned.firing is not None and owned.firing.stage is FiringStage.BACKING_OFF

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from filewheel.errors import FilewheelError
-from filewheel.kafka.node.health import Health
-from filewheel.kafka.node.owner import Owned, State
+from filewheel.kafka.node.health import NodeHealth
+from filewheel.kafka.node.owner import Owned, PartitionState
 from filewheel.message import US_PER_S
 
 VERSION = 1
@@ -106,9 +106,9 @@ def _checked(name: str, value: Any) -> Any:
     return value
 
 
-def note_of(owned: Owned, about: About, health: Health, now_us: int) -> tuple[int, Note] | None:
+def note_of(owned: Owned, about: About, health: NodeHealth, now_us: int) -> tuple[int, Note] | None:
     """Return the offset to commit for a partition, and its note; None for one that is being given away."""
-    if owned.state not in (State.RESTORING, State.ACTIVE, State.FAILED):
+    if owned.state not in (PartitionState.RESTORING, PartitionState.ACTIVE, PartitionState.FAILED):
         return None
     wheel, firing = owned.wheel, owned.firing
     waiting = low = None

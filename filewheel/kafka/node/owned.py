@@ -13,14 +13,14 @@ from enum import Enum
 from typing import Any, Protocol
 
 from filewheel.errors import FilewheelError
-from filewheel.kafka.node.fire import Firing, Waiting
+from filewheel.kafka.node.fire import FiringWheel, PartitionFiring
 from filewheel.kafka.node.transport import Sink
 from filewheel.kafka.partition.marker import Marker
 from filewheel.kafka.records.last_read import LastRead
 from filewheel.kafka.records.record import Record
 
 
-class State(Enum):
+class PartitionState(Enum):
     """Where a partition of this node stands."""
 
     RESTORING = "restoring"
@@ -32,7 +32,7 @@ class State(Enum):
     GONE = "gone"
 
 
-class Wheel(Waiting, Protocol):
+class PartitionWheel(FiringWheel, Protocol):
     """The wheel of a partition, as its owner uses it."""
 
     @property
@@ -65,7 +65,7 @@ class Wheel(Waiting, Protocol):
     def close(self) -> None: ...
 
 
-OpenWheel = Callable[[int], Wheel]
+OpenWheel = Callable[[int], PartitionWheel]
 """Opens the wheel of a partition. Raises what the directory is wrong with."""
 
 
@@ -74,14 +74,14 @@ class Owned:
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
-        self.state = State.RESTORING
+        self.state = PartitionState.RESTORING
         self.lock = threading.RLock()
         """Held while the wheel takes in, is claimed from, or is closed."""
-        self.wheel: Wheel | None = None
+        self.wheel: PartitionWheel | None = None
         self.sink: Sink | None = None
         self.marker = Marker()
         """The marker that was read at the takeover."""
-        self.firing: Firing | None = None
+        self.firing: PartitionFiring | None = None
         self.end = 0
         """Where the log ended at the takeover: it fires once all before it was taken in."""
         self.is_reading = False

@@ -18,15 +18,15 @@ from functools import partial
 from filewheel.env import Event
 from filewheel.errors import BadArgument, ClusterError, FilewheelError, Locked, Outlived, WheelFull
 from filewheel.kafka.node.cut_log import check_wheel, read_to, true_marker
-from filewheel.kafka.node.fire import Firing, Rendering
+from filewheel.kafka.node.fire import PartitionFiring, Rendering
 from filewheel.kafka.node.loop import FireLoop
 from filewheel.kafka.node.owned import OpenWheel as OpenWheel
 from filewheel.kafka.node.owned import Owned as Owned
-from filewheel.kafka.node.owned import State as State
-from filewheel.kafka.node.owned import Wheel as Wheel
-from filewheel.kafka.node.settings import Settings
-from filewheel.kafka.node.tally import Tally
-from filewheel.kafka.node.transport import End, Markers, Outcome, Sink, Transport
+from filewheel.kafka.node.owned import PartitionState as PartitionState
+from filewheel.kafka.node.owned import PartitionWheel as PartitionWheel
+from filewheel.kafka.node.settings import NodeSettings
+from filewheel.kafka.node.tally import NodeCounters
+from filewheel.kafka.node.transport import End, Markers, Sink, Transport, UnitOutcome
 from filewheel.kafka.partition.marker import Marker
 from filewheel.kafka.records.last_read import NO_EPOCH, epoch_before
 
@@ -52,7 +52,7 @@ class Owner:
         loop: FireLoop,
         open_wheel: OpenWheel,
         rendering: Rendering,
-        settings: Settings,
+        settings: NodeSettings,
         *,
         topic_id: str,
         run: Callable[[Callable[[], None]], None],
@@ -61,9 +61,9 @@ class Owner:
         release: Callable[[int], None],
         before_firing: Callable[[], None] = lambda: None,
         wait: Callable[[Event, float], bool] = Event.wait,
-        tally: Tally | None = None,
+        tally: NodeCounters | None = None,
     ) -> None:
-        self._tally = tally or Tally()
+        self._tally = tally or NodeCounters()
         self._transport = transport
         self._markers: Markers | None = None
         self._loop = loop
@@ -131,14 +131,14 @@ class Owner:
             owned = self.owned.pop(partition, None)
         if owned is not None:
             with owned.lock:
-                owned.state = State.DRAINING
+                owned.state = PartitionState.DRAINING
         return owned
 
     def _close(self, owned: Owned) -> None:
         """Close what a partition has. A takeover that is under way sees the state and closes what it opens."""
         self._tally.gave_away(owned.partition)
         with owned.lock:
-            owned.state = State.GONE
+            owned.state = PartitionState.GONE
             sink, owned.sink = owned.sink, None
             wheel, owned.wheel = owned.wheel, None
             owned.queue.clear()
@@ -151,7 +151,7 @@ class Owner:
 
     def _restore(self, owned: Owned) -> None:
         with self._turns[owned.partition]:
-            if owned.state is not State.RESTORING:
+            if owned.state is not PartitionState.RESTORING:
                 return
             try:
                 self._take_over(owned)
@@ -186,7 +186,7 @@ class Owner:
             sink.close()
             raise
         with owned.lock:
-            if owned.state is not State.RESTORING:
+            if owned.state is not PartitionState.RESTORING:
                 sink.close()
                 self._closed(wheel, partition)
                 return
@@ -280,11 +280,11 @@ class Owner:
     def activate_if_whole(self, owned: Owned) -> None:
         """Let a partition fire once its wheel holds all that the log held at the takeover. Called under its lock."""
         wheel, sink = owned.wheel, owned.sink
-        if owned.state is not State.RESTORING or wheel is None or sink is None:
+        if owned.state is not PartitionState.RESTORING or wheel is None or sink is None:
             return
         if not owned.is_reading or wheel.ingested < owned.end:  # mutant: kafka-fires-before-the-end
             return
-        owned.state = State.ACTIVE
+        owned.state = PartitionState.ACTIVE
         log.info("partition %d: this node fires it, from offset %d on", owned.partition, owned.marker.low)
         self._tally.fires(owned.partition)
         if owned.firing is None:
@@ -297,7 +297,7 @@ class Owner:
         of all dues: records that were not read yet may be due before.
         """
         wheel, sink = owned.wheel, owned.sink
-        if owned.state is not State.RESTORING or wheel is None or sink is None or owned.firing is not None:
+        if owned.state is not PartitionState.RESTORING or wheel is None or sink is None or owned.firing is not None:
             return
         if wheel.is_keyed:  # mutant: kafka-early-keyed
             return
@@ -306,8 +306,8 @@ class Owner:
         )
         self._fire(owned, wheel, sink)
 
-    def _fire(self, owned: Owned, wheel: Wheel, sink: Sink) -> None:
-        owned.firing = Firing(
+    def _fire(self, owned: Owned, wheel: PartitionWheel, sink: Sink) -> None:
+        owned.firing = PartitionFiring(
             owned.partition,
             wheel,
             sink,
@@ -327,8 +327,8 @@ class Owner:
         log.error("partition %d: %s", owned.partition, exc)
         with owned.lock:
             owned.error = exc
-            if owned.state in (State.RESTORING, State.ACTIVE):
-                owned.state = State.FAILED
+            if owned.state in (PartitionState.RESTORING, PartitionState.ACTIVE):
+                owned.state = PartitionState.FAILED
 
     def _again_or_fail(self, owned: Owned, exc: FilewheelError, call: Callable[[], None]) -> None:
         """Call once more after a wait if that may help; else serve the partition no more."""
@@ -349,14 +349,14 @@ class Owner:
         try:
             first, end = self._transport.range_of(owned.partition)
             with owned.lock:
-                if owned.state not in (State.RESTORING, State.ACTIVE):
+                if owned.state not in (PartitionState.RESTORING, PartitionState.ACTIVE):
                     return
                 start, last_read = owned.next_to_read(), owned.last_read()
             if read_to(start, last_read) > end:
                 raise _too_short(owned.partition, end, start)
             check_wheel(self._transport, owned.partition, last_read, first)
             with owned.lock:
-                if owned.state not in (State.RESTORING, State.ACTIVE):
+                if owned.state not in (PartitionState.RESTORING, PartitionState.ACTIVE):
                     return
                 if start < first:
                     self._pass_gap(owned, start, first)  # mutant: kafka-gap-unseen
@@ -373,7 +373,7 @@ class Owner:
         except FilewheelError as exc:
             self._again_or_fail(owned, exc, lambda: self._read_on(owned))
 
-    def sink_finished(self, partition: int, outcome: Outcome) -> None:
+    def sink_finished(self, partition: int, outcome: UnitOutcome) -> None:
         """Open a new sink for a partition whose last one is finished. Called on the thread of the fire loop.
 
         A fenced node waits for a session time-out. If it is the owner then, the group says so, and it may fence back.
@@ -390,9 +390,9 @@ class Owner:
     def _reopen(self, owned: Owned) -> None:
         """Take a partition over again, with the wheel that it has."""
         with owned.lock:
-            if owned.state not in (State.RESTORING, State.ACTIVE) or owned.firing is None:
+            if owned.state not in (PartitionState.RESTORING, PartitionState.ACTIVE) or owned.firing is None:
                 return
-            owned.state = State.RESTORING
+            owned.state = PartitionState.RESTORING
             sink, owned.sink, owned.firing = owned.sink, None, None
         if sink is not None:
             sink.close()
@@ -408,7 +408,7 @@ class Owner:
         with self._lock:
             return self.owned.keys() | self._open
 
-    def _opened(self, partition: int) -> Wheel:
+    def _opened(self, partition: int) -> PartitionWheel:
         with self._lock:
             self._open.add(partition)
         try:
@@ -419,7 +419,7 @@ class Owner:
                 self._open.discard(partition)
             raise
 
-    def _closed(self, wheel: Wheel, partition: int) -> None:
+    def _closed(self, wheel: PartitionWheel, partition: int) -> None:
         """Close a wheel. What fails here was not promised: the position is a lower bound, the log has the records."""
         try:
             wheel.close()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from filewheel.format.settings import PAYLOAD_BYTES_LIMIT
 from filewheel.kafka.node.transport import Refusal
 from filewheel.kafka.partition.marker import Marker
-from filewheel.kafka.partition.packing import Put
+from filewheel.kafka.partition.packing import LogPut
 from filewheel.kafka.records import fate
 from filewheel.kafka.records.envelope import envelope_of, shortened
 from filewheel.kafka.records.headers import DUE_END_MS, Cancel, Delayed, delayed_of, poison
@@ -41,7 +41,7 @@ class Rules:
         """The digest of the options that give the ids."""
         return self._policy.digest
 
-    def understand(self, records: Sequence[Record]) -> list[Put]:
+    def understand(self, records: Sequence[Record]) -> list[LogPut]:
         """Return the puts of records. Cost: 0.5 µs a record, of one that is not plain 8 µs."""
         policy = self._policy
         horizon_ms = -1 if policy.horizon_ms is None else policy.horizon_ms
@@ -86,11 +86,11 @@ class Rules:
         )
         return Outgoing(self._policy.marker_topic, b"%d" % partition, signed.pack(), (), partition)
 
-    def _put(self, record: Record) -> Put:
+    def _put(self, record: Record) -> LogPut:
         policy = self._policy
         verdict = delayed_of(record, policy)
         if isinstance(verdict, Cancel):
-            return Put(record.offset, 0, "", b"", record.timestamp_ms, verdict.key, True)
+            return LogPut(record.offset, 0, "", b"", record.timestamp_ms, verdict.key, True)
         packed = envelope_of(record, verdict).pack()
         if len(packed) > PAYLOAD_BYTES_LIMIT:
             reason = f"it has {len(packed)} bytes, and a wheel takes {PAYLOAD_BYTES_LIMIT}"
@@ -101,6 +101,6 @@ class Rules:
             key, unless_due_us = record.key, verdict.unless_due_us
         if isinstance(verdict, Delayed) and not verdict.is_rolled and len(self._targets) < TARGETS_MAX:
             self._targets[verdict.topic.encode()] = verdict.topic
-        return Put(
+        return LogPut(
             record.offset, verdict.due_us, verdict.topic, packed, record.timestamp_ms, key, unless_due_us=unless_due_us
         )

@@ -19,18 +19,18 @@ from filewheel.env import SYSTEM_CLOCK, Clock, Event
 from filewheel.errors import BadArgument, FilewheelError, NoWheel, anew
 from filewheel.kafka.node.clock_guard import ClockGuard
 from filewheel.kafka.node.fire import Rendering
-from filewheel.kafka.node.health import Health
+from filewheel.kafka.node.health import NodeHealth
 from filewheel.kafka.node.intake import Intake, Understand
 from filewheel.kafka.node.loop import FireLoop
 from filewheel.kafka.node.metrics import NodeMetrics
 from filewheel.kafka.node.note import About, note_of
-from filewheel.kafka.node.owner import Owned, Owner, State, Wheel
-from filewheel.kafka.node.settings import Settings
-from filewheel.kafka.node.standby import Standby
-from filewheel.kafka.node.tally import Tally
-from filewheel.kafka.node.transport import Outcome, Source, Topics, Transport
+from filewheel.kafka.node.owner import Owned, Owner, PartitionState, PartitionWheel
+from filewheel.kafka.node.settings import NodeSettings
+from filewheel.kafka.node.standby import StandbyWheels
+from filewheel.kafka.node.tally import NodeCounters
+from filewheel.kafka.node.transport import RecordSource, Topics, Transport, UnitOutcome
 from filewheel.kafka.node.units import health_of, units_of
-from filewheel.kafka.node.upkeep import Kept, Upkeep
+from filewheel.kafka.node.upkeep import NeedsUpkeep, UpkeepThread
 from filewheel.kafka.node.watch import LogWatch
 from filewheel.kafka.node.watchdog import Unit, Watchdog
 from filewheel.kafka.partition.data_lock import DataLock
@@ -39,7 +39,7 @@ from filewheel.metrics.prometheus import Family
 
 log = logging.getLogger("filewheel.kafka")
 
-OpenWheel = Callable[[int, Callable[[Kept], None]], Wheel]
+OpenWheel = Callable[[int, Callable[[NeedsUpkeep], None]], PartitionWheel]
 """Opens the wheel of a partition. The wheel calls the function when it needs upkeep."""
 
 POLL_S = 0.1
@@ -61,7 +61,7 @@ class PartitionStatus:
     """One partition of this node."""
 
     partition: int
-    state: State
+    state: PartitionState
     ingested: int
     fired: int
     replaced: int
@@ -81,18 +81,18 @@ class Node:
         open_wheel: OpenWheel,
         rendering: Rendering,
         understand: Understand,
-        settings: Settings,
+        settings: NodeSettings,
         *,
         topics: Topics,
         clock: Clock = SYSTEM_CLOCK,
         run: Callable[[Callable[[], None]], None],
         wait: Callable[[Event, float], bool] = Event.wait,
-        tally: Tally | None = None,
+        tally: NodeCounters | None = None,
     ) -> None:
         self.settings = settings
-        self.tally = tally or Tally(clock=clock)
+        self.tally = tally or NodeCounters(clock=clock)
         self._clock = clock
-        self._commands: deque[Callable[[Source], None]] = deque()
+        self._commands: deque[Callable[[RecordSource], None]] = deque()
         """Calls for the thread that owns the source."""
         self._timers: list[tuple[int, Callable[[], None]]] = []
         self._timers_lock = threading.Lock()
@@ -104,9 +104,9 @@ class Node:
         self.loop = FireLoop(
             clock, failed=self._wheel_failed, stopped=self._sink_finished, may_fire=lambda: self.clock_guard.may_fire
         )
-        self.upkeep = Upkeep(clock, failed=self._upkeep_failed)
+        self.upkeep = UpkeepThread(clock, failed=self._upkeep_failed)
 
-        def opened(partition: int) -> Wheel:
+        def opened(partition: int) -> PartitionWheel:
             return open_wheel(partition, self.upkeep.wake)
 
         self.owner = Owner(
@@ -125,9 +125,11 @@ class Node:
             tally=self.tally,
         )
         self.intake = Intake(self.owner, self.loop, understand, settings, self.tally, clock, self._failed)
-        self.standby: Standby | None = None
+        self.standby: StandbyWheels | None = None
         if settings.standby == "all":
-            self.standby = Standby(transport, opened, understand, settings, topics.partitions, self.owner.readable)
+            self.standby = StandbyWheels(
+                transport, opened, understand, settings, topics.partitions, self.owner.readable
+            )
         self.watch = LogWatch(transport, topics, self.owner, self.tally, clock, run)
         self.watch.followed = self._followed
         self.intake.retention_ms = lambda: self.watch.retention_ms
@@ -179,8 +181,8 @@ class Node:
     def _look_for_wheels(self) -> None:
         """Fill the wheels anew whose directories were removed. An idle one would notice only when something is due."""
         for owned in list(self.owner.owned.values()):
-            wheel = owned.wheel
-            if wheel is not None and owned.state is not State.FAILED and wheel.is_gone:  # mutant: kafka-gone-unlooked
+            wheel = None if owned.state is PartitionState.FAILED else owned.wheel
+            if wheel is not None and wheel.is_gone:  # mutant: kafka-gone-unlooked
                 hint = "its records are read from the topic again; remove data of a stopped node only"
                 self._failed(owned, NoWheel("its directory was removed", hint=hint))
         if self.standby is not None:
@@ -192,7 +194,7 @@ class Node:
         found = {o.partition: note_of(o, self.about, health, now_us) for o in list(self.owner.owned.values())}
         notes = {partition: (one[0], one[1].pack()) for partition, one in found.items() if one is not None}
 
-        def commit(source: Source) -> None:
+        def commit(source: RecordSource) -> None:
             # mutant: kafka-note-of-a-lost-partition
             source.commit({p: note for p, note in notes.items() if p in self.owner.owned})
 
@@ -207,7 +209,7 @@ class Node:
         """Return what each partition of this node does."""
         return [_status_of(owned) for owned in sorted(self.owner.owned.values(), key=lambda o: o.partition)]
 
-    def health(self) -> Health:
+    def health(self) -> NodeHealth:
         """Return what is wrong with this node now."""
         owned = sorted(self.owner.owned.values(), key=lambda o: o.partition)
         return health_of(owned, self.watch.figures(), self.clock_guard, self.watchdog.look(), self._clock.steady_us())
@@ -228,7 +230,7 @@ class Node:
     def _followed(self) -> Mapping[int, int]:
         return {} if self.standby is None else self.standby.positions()
 
-    def _upkeep_failed(self, wheel: Kept, exc: FilewheelError) -> None:
+    def _upkeep_failed(self, wheel: NeedsUpkeep, exc: FilewheelError) -> None:
         for owned in list(self.owner.owned.values()):
             if owned.wheel is wheel:
                 self._failed(owned, exc)
@@ -241,7 +243,7 @@ class Node:
             self._timers.append((self._clock.steady_us() + round(wait_s * 1e6), call))
 
     def _start(self, partition: int, offset: int, epoch: int) -> None:
-        def start(source: Source) -> None:
+        def start(source: RecordSource) -> None:
             if partition in self.owner.owned:
                 source.start(partition, offset, epoch)
                 self.watch.hurry()
@@ -257,7 +259,7 @@ class Node:
         if owned is not None:
             self.owner.gap_seen(owned)
 
-    def _sink_finished(self, partition: int, outcome: Outcome) -> None:
+    def _sink_finished(self, partition: int, outcome: UnitOutcome) -> None:
         self.owner.sink_finished(partition, outcome)
 
     def _wheel_failed(self, partition: int, exc: FilewheelError) -> None:
@@ -270,7 +272,7 @@ class Node:
         if owned.wheel is not None and owned.wheel.has_lost:
             self._later(REBUILD_S, lambda: self._commands.append(lambda source: self._rebuild(owned, source)))
 
-    def _rebuild(self, owned: Owned, source: Source) -> None:
+    def _rebuild(self, owned: Owned, source: RecordSource) -> None:
         """Take a partition over once more: its wheel lost records, and the log has them."""
         partition = owned.partition
         if self.owner.owned.get(partition) is owned:
@@ -288,10 +290,10 @@ class DelayService:
         open_wheel: OpenWheel,
         rendering: Rendering,
         understand: Understand,
-        settings: Settings,
+        settings: NodeSettings,
         *,
         topics: Topics,
-        tally: Tally | None = None,
+        tally: NodeCounters | None = None,
         lock: DataLock | None = None,
     ) -> None:
         self._transport = transport
@@ -353,7 +355,7 @@ class DelayService:
         """Return the metrics of this node as families; `filewheel.metrics.render` makes their text. From any thread."""
         return self.node.metrics.families()
 
-    def health(self) -> Health:
+    def health(self) -> NodeHealth:
         """Return what is wrong with this node now. From any thread."""
         return self.node.health()
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class NodeSettings:
     """The settings of a node. The nodes of a group need the same `exactly_once`."""
 
     exactly_once: bool = False

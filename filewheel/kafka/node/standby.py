@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from filewheel.errors import BadArgument, ClusterError, FilewheelError
 from filewheel.kafka.node.cut_log import check_wheel, is_of_older_log, read_to, true_marker
 from filewheel.kafka.node.intake import Understand
-from filewheel.kafka.node.owner import OpenWheel, Wheel
-from filewheel.kafka.node.settings import Settings
+from filewheel.kafka.node.owner import OpenWheel, PartitionWheel
+from filewheel.kafka.node.settings import NodeSettings
 from filewheel.kafka.node.transport import Follower, Polled, Transport
 from filewheel.kafka.node.watch import LogFigures
 from filewheel.kafka.node.watchdog import Unit
@@ -26,7 +26,7 @@ from filewheel.kafka.records.record import Record
 log = logging.getLogger("filewheel.kafka")
 
 
-class Standby:
+class StandbyWheels:
     """The wheels of what others own. `step` is a turn of its thread."""
 
     def __init__(
@@ -34,7 +34,7 @@ class Standby:
         transport: Transport,
         open_wheel: OpenWheel,
         understand: Understand,
-        settings: Settings,
+        settings: NodeSettings,
         partitions: int,
         readable: Callable[[int, Marker], Marker] = lambda partition, marker: marker,
     ) -> None:
@@ -48,8 +48,8 @@ class Standby:
         self._every = frozenset(range(partitions))
         self._lock = threading.Lock()
         """Held while a wheel here is used, opened or closed."""
-        self._wheels: dict[int, Wheel] = {}
-        self._followed: dict[int, Wheel] = {}
+        self._wheels: dict[int, PartitionWheel] = {}
+        self._followed: dict[int, PartitionWheel] = {}
         """The wheels that the follower reads for."""
         self._failed: dict[int, str] = {}
         """Partitions that are not followed until the next try, and why."""
@@ -82,7 +82,7 @@ class Standby:
                 self._apply(partition, packed)
         return bool(polled.records or markers)
 
-    def _epoch(self, partition: int, wheel: Wheel) -> int:
+    def _epoch(self, partition: int, wheel: PartitionWheel) -> int:
         return NO_EPOCH if partition in self._compared else epoch_before(wheel.ingested, wheel.last_read)
 
     def grow(self, partitions: int) -> None:

@@ -26,7 +26,7 @@ AGAIN_S = 3600
 """How long something that repeats is not logged again."""
 
 
-class Tally:
+class NodeCounters:
     """The counters and histograms of one node. Thread-safe."""
 
     def __init__(self, topic: str = "", dead_letter_topic: str = "", *, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -1,8 +1,8 @@
 """The seam to Kafka: what the service needs of a cluster, and no more.
 
 confluent.py implements it with confluent-kafka, the tests with a cluster in memory. The service never sees a client.
-`Source` reads as a member of the group. `Sink` is the way out of one partition: its records, then its marker. `Markers`
-reads what was published. `Follower` reads without a group, for the wheels of a standby.
+`RecordSource` reads as a member of the group. `Sink` is the way out of one partition: its records, then its marker.
+`Markers` reads what was published. `Follower` reads without a group, for the wheels of a standby.
 Invariant: an outcome never claims more than the cluster confirmed. What may or may not have happened is `UNDECIDED`,
 and only a marker that is read after the next `Sink.open` decides it.
 """
@@ -48,7 +48,7 @@ class End(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class UnitOutcome:
     """What became of a unit."""
 
     end: End
@@ -59,7 +59,7 @@ class Outcome:
     reason: str = ""
 
 
-Done = Callable[[Outcome], None]
+Done = Callable[[UnitOutcome], None]
 """Called once for each unit, on any thread. It must not block."""
 
 
@@ -104,10 +104,10 @@ class Markers(Protocol):
 
 
 class Listener(Protocol):
-    """Learns which partitions this member of the group owns. Called on the thread of `Source.poll` and `close`."""
+    """Learns which partitions this member of the group owns. Called on the thread that polls the source."""
 
     def assigned(self, partitions: Sequence[int]) -> None:
-        """These partitions are ours from now on. Nothing is read from them until `Source.start`."""
+        """These partitions are ours from now on. Nothing is read from them until `RecordSource.start`."""
 
     def revoked(self, partitions: Sequence[int]) -> None:
         """These partitions go to another member when this returns."""
@@ -132,7 +132,7 @@ class Polled:
     """The last record of each partition in `records`; without one whose epoch is not known."""
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """A member of the consumer group. All calls come from one thread."""
 
     def poll(self, limit: int, timeout_s: float) -> Polled:
@@ -169,7 +169,7 @@ class Follower(Protocol):
     def follow(self, starts: Mapping[int, tuple[int, int]]) -> None:
         """Follow exactly these partitions, each new one from its offset on, with all of its markers.
 
-        A start is an offset and an epoch, as `Source.start` takes them.
+        A start is an offset and an epoch, as `RecordSource.start` takes them.
         """
 
     def poll(self, limit: int, timeout_s: float) -> tuple[Polled, Sequence[tuple[int, bytes]]]:
@@ -194,7 +194,7 @@ class Transport(Protocol):
     def check(self) -> Topics:
         """Return what the cluster has. Raises NoBroker, MissingTopic or NotAllowed, with the next command to try."""
 
-    def source(self, listener: Listener) -> Source: ...
+    def source(self, listener: Listener) -> RecordSource: ...
     def sink(self, partition: int) -> Sink: ...
     def markers(self) -> Markers: ...
     def follower(self) -> Follower: ...

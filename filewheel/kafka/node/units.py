@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from filewheel.errors import WheelFull
 from filewheel.kafka.node.clock_guard import ClockGuard
-from filewheel.kafka.node.health import Health, Problem
-from filewheel.kafka.node.owner import Owned, State
+from filewheel.kafka.node.health import NodeHealth, Problem
+from filewheel.kafka.node.owner import Owned, PartitionState
 from filewheel.kafka.node.watch import LogFigures
 from filewheel.kafka.node.watchdog import Unit
 from filewheel.message import US_PER_S
@@ -22,7 +22,7 @@ def health_of(
     clock: ClockGuard,
     stuck: Sequence[Problem],
     steady_us: int,
-) -> Health:
+) -> NodeHealth:
     """Return the health of a node. `stuck`: what the watchdog found."""
     problems: list[Problem] = []
     if clock.is_off:
@@ -31,11 +31,11 @@ def health_of(
     for one in owned:
         problems += _problems_of(one, figures.get(one.partition), steady_us)
     known = {problem.partition for problem in problems if problem.severity == "failing"} - {None}
-    return Health([*problems, *(problem for problem in stuck if problem.partition not in known)])
+    return NodeHealth([*problems, *(problem for problem in stuck if problem.partition not in known)])
 
 
 def _problems_of(owned: Owned, figures: LogFigures | None, steady_us: int) -> Iterator[Problem]:
-    if owned.state is State.FAILED:
+    if owned.state is PartitionState.FAILED:
         yield Problem("failed", "failing", str(owned.error), owned.partition)
     elif isinstance(owned.error, WheelFull):
         yield Problem("disk_full", "failing", str(owned.error), owned.partition)
@@ -54,7 +54,7 @@ def _problems_of(owned: Owned, figures: LogFigures | None, steady_us: int) -> It
 def units_of(owned: Owned, figures: LogFigures | None, now_us: int | None) -> Iterator[Unit]:
     """Return the units of a partition. `now_us` is None while nothing may fire."""
     wheel, firing = owned.wheel, owned.firing
-    if owned.state not in (State.RESTORING, State.ACTIVE):
+    if owned.state not in (PartitionState.RESTORING, PartitionState.ACTIVE):
         return
     name = f"partition {owned.partition}"
     ingested = None if wheel is None else wheel.ingested
@@ -68,7 +68,7 @@ def _to_take_in(owned: Owned, ingested: int | None, figures: LogFigures | None) 
     """Return what a partition has to read, or what keeps it from that; None if it has read everything."""
     if owned.error is not None:
         return str(owned.error)
-    if owned.state is State.RESTORING:
+    if owned.state is PartitionState.RESTORING:
         return "it waits to be opened" if ingested is None else f"its log is read from {ingested} to {owned.end}"
     if owned.queue:
         return f"{owned.queued} records were read, and are not in its wheel"

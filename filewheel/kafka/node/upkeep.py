@@ -19,25 +19,25 @@ WITHIN_S = 0.5
 """How soon a wheel with new work is called: what arrives until then is one flush."""
 
 
-class Kept(Protocol):
+class NeedsUpkeep(Protocol):
     """A wheel that needs upkeep."""
 
     def housekeep(self) -> int | None:
         """Do what it is time for; return after how many microseconds there may be more, None: not before a wake."""
 
 
-class Upkeep:
+class UpkeepThread:
     """The upkeep of the wheels that call `wake`."""
 
-    def __init__(self, clock: Clock, *, failed: Callable[[Kept, FilewheelError], None]) -> None:
+    def __init__(self, clock: Clock, *, failed: Callable[[NeedsUpkeep, FilewheelError], None]) -> None:
         self._clock = clock
         self._failed = failed
         self._lock = threading.Lock()
-        self._times: dict[Kept, int] = {}
+        self._times: dict[NeedsUpkeep, int] = {}
         """When each wheel with work wants to be called, in steady time."""
         self._woken = Event()
 
-    def wake(self, wheel: Kept) -> None:
+    def wake(self, wheel: NeedsUpkeep) -> None:
         """Call this wheel within WITHIN_S. From any thread; does not wait."""
         at = self._clock.steady_us() + round(WITHIN_S * US_PER_S)
         with self._lock:
@@ -63,7 +63,7 @@ class Upkeep:
         for wheel in due:
             self._keep(wheel)
 
-    def _keep(self, wheel: Kept) -> None:
+    def _keep(self, wheel: NeedsUpkeep) -> None:
         try:
             wait_us = wheel.housekeep()
         except FilewheelError as exc:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from filewheel.env import Clock
 from filewheel.errors import ClusterError, FilewheelError, NoBroker, WrongSource
-from filewheel.kafka.node.owner import Owner, State
-from filewheel.kafka.node.tally import Tally
+from filewheel.kafka.node.owner import Owner, PartitionState
+from filewheel.kafka.node.tally import NodeCounters
 from filewheel.kafka.node.transport import Topics, Transport
 from filewheel.message import US_PER_S
 
@@ -51,7 +51,7 @@ class LogWatch:
         transport: Transport,
         topics: Topics,
         owner: Owner,
-        tally: Tally,
+        tally: NodeCounters,
         clock: Clock,
         run: Callable[[Callable[[], None]], None],
     ) -> None:
@@ -149,7 +149,7 @@ class LogWatch:
         found = {}
         for owned in list(self._owner.owned.values()):
             wheel = owned.wheel
-            if wheel is not None and owned.state is State.ACTIVE:
+            if wheel is not None and owned.state is PartitionState.ACTIVE:
                 try:
                     found[owned.partition] = wheel.low()
                 except FilewheelError:  # its own thread reports it

@@ -1,6 +1,7 @@
 """A keyed topic: a record replaces the waiting one with its key, and one without a value cancels it.
 
-An occurrence of a schedule takes the place of none that was due when it was made (`Put.unless_due_us`): it is left out.
+An occurrence of a schedule takes the place of none that was due when it was made (`LogPut.unless_due_us`): it is
+left out.
 
 The holder of a key is found in the wheel's index of unique keys (ADR 78): memory does not grow, and no crash leaves it
 wrong, because the index says only which messages to look at. A record acts on holders of smaller offsets alone. After a
@@ -15,15 +16,15 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 from filewheel.kafka.partition.log_keeper import LogKeeper
-from filewheel.kafka.partition.packing import Put, name_of
+from filewheel.kafka.partition.packing import LogPut, name_of
 from filewheel.kafka.records.fate import id_of, offset_of
 from filewheel.message import MessageId, due_of
 
 
 @contextlib.contextmanager
 def settled_keys(
-    keeper: LogKeeper, puts: Sequence[Put], is_done: Callable[[Put], bool]
-) -> Iterator[tuple[list[Put], list[bytes]]]:
+    keeper: LogKeeper, puts: Sequence[LogPut], is_done: Callable[[LogPut], bool]
+) -> Iterator[tuple[list[LogPut], list[bytes]]]:
     """Decide what a batch of consecutive records does: in a `with`, which records wait, and which messages are dropped.
 
     Both are written within the `with`, as one frame. Cost: 10 µs a record with a key. Raises Locked.
@@ -31,7 +32,7 @@ def settled_keys(
     names = {put.key: name_of(put.key) for put in puts if put.key is not None}
     with keeper.holding_keys(names.values()) as found:
         holders = {key: found[name].id for key, name in names.items()}
-        kept: dict[int, Put] = {}
+        kept: dict[int, LogPut] = {}
         cancelled: list[bytes] = []
         for put in puts:
             holder = None if put.key is None else holders[put.key]

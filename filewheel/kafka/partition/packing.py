@@ -23,7 +23,7 @@ _EACH_BYTES_MAX = _EACH_BYTES + TOPIC_CHARS_MAX
 _MIDDLES_MAX = 4096
 
 
-class Put(NamedTuple):
+class LogPut(NamedTuple):
     """A record of the delay topic, as the wheel takes it in."""
 
     offset: int
@@ -40,7 +40,7 @@ class Put(NamedTuple):
     """It takes the place of no record with its key that is due by then: it is left out."""
 
 
-learn_put(Put)
+learn_put(LogPut)
 
 
 class Body(NamedTuple):
@@ -64,7 +64,7 @@ class Packer:
         self._keyed = keyed
         self._middles: dict[tuple[str, int], bytes] = {}
 
-    def portions(self, puts: Sequence[Put]) -> Iterator[tuple[int, int]]:
+    def portions(self, puts: Sequence[LogPut]) -> Iterator[tuple[int, int]]:
         """Yield (start, end) of parts of these puts that fit one frame: FRAME_BYTES at most, or one put."""
         if puts and sum([len(put.envelope) for put in puts]) + len(puts) * _EACH_BYTES_MAX <= FRAME_BYTES:
             yield 0, len(puts)
@@ -79,12 +79,12 @@ class Packer:
         if start < len(puts):
             yield start, len(puts)
 
-    def bodies(self, puts: Sequence[Put]) -> Iterator[Body]:
+    def bodies(self, puts: Sequence[LogPut]) -> Iterator[Body]:
         """Yield the bodies of these puts, one for each portion. Offsets ascend."""
         for start, end in self.portions(puts):
             yield self.body(puts[start:end])
 
-    def body(self, puts: Sequence[Put]) -> Body:
+    def body(self, puts: Sequence[LogPut]) -> Body:
         """Return the body of these puts, perhaps an empty one."""
         parts = list(runs(puts))
         packed = [self._pack(puts[a:b]) for a, b in parts]
@@ -97,14 +97,14 @@ class Packer:
             first, last = min((p[2] for p in packed), default=ID_END), max((p[3] for p in packed), default=ID_MIN)
         return Body(data, len(puts), first, last, offsets, end)
 
-    def _pack(self, run: Sequence[Put]) -> tuple[bytes, bytes, bytes, bytes]:
+    def _pack(self, run: Sequence[LogPut]) -> tuple[bytes, bytes, bytes, bytes]:
         """Pack puts at consecutive offsets."""
         low = run[0].offset.to_bytes(ID_BYTES, "big")
         known = self._middles.get
         middles = [known((put.target, put.timestamp_ms)) or self._middle(put) for put in run]
         return pack_puts(low, 0, [put.due_us for put in run], middles, [put.envelope for put in run])
 
-    def _middle(self, put: Put) -> bytes:
+    def _middle(self, put: LogPut) -> bytes:
         """Return the fields between id and payload. The time of the record, not of its reading: it never changes."""
         enqueued_us = max(0, put.timestamp_ms) * 1000
         if self._keyed:  # each has a key of its own
@@ -121,7 +121,7 @@ def name_of(key: bytes) -> str:
     return blake2b(key, digest_size=16).hexdigest()
 
 
-def runs(puts: Sequence[Put]) -> Iterator[tuple[int, int]]:
+def runs(puts: Sequence[LogPut]) -> Iterator[tuple[int, int]]:
     """Yield (start, end) of the runs of consecutive offsets. They ascend."""
     if puts and puts[-1].offset - puts[0].offset == len(puts) - 1:
         yield 0, len(puts)

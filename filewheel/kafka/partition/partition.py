@@ -29,9 +29,9 @@ from filewheel.format.settings import PAYLOAD_BYTES_LIMIT
 from filewheel.kafka.partition.keyed import settled_keys
 from filewheel.kafka.partition.log_keeper import LogKeeper
 from filewheel.kafka.partition.marker import Marker, Step
-from filewheel.kafka.partition.packing import Body, Packer, Put
-from filewheel.kafka.partition.position import Position, Source, check_source
-from filewheel.kafka.partition.waiting import Waiting
+from filewheel.kafka.partition.packing import Body, LogPut, Packer
+from filewheel.kafka.partition.position import PositionFile, RecordOrigin, check_source
+from filewheel.kafka.partition.waiting import WaitingOffsets
 from filewheel.kafka.records.fate import id_of, offset_of
 from filewheel.kafka.records.last_read import LastRead, later
 from filewheel.laps.window import Budget
@@ -82,7 +82,7 @@ class Partition:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        source: Source,
+        source: RecordOrigin,
         *,
         keyed: bool = False,
         budget: Budget = BUDGET,
@@ -104,7 +104,7 @@ class Partition:
                 self._keeper.limit_ballast(BALLAST_BYTES)
                 self._keeper.expect_repeats()
                 self._losses = self._keeper.losses()
-                self._position = Position(directory, self._losses.digest)
+                self._position = PositionFile(directory, self._losses.digest)
                 check_source(directory, source)
         except BaseException:
             self._keeper.close()
@@ -119,7 +119,7 @@ class Partition:
         self._upkeep = threading.RLock()
         """Held by a flush, the housekeeping and the close; taken before `_lock`."""
         self._packer = Packer(keyed=keyed)
-        self._waiting = Waiting()
+        self._waiting = WaitingOffsets()
         self._marker = Marker()
         self._in_hand: set[bytes] = set()
         """Claimed ids whose outcome is unknown."""
@@ -190,7 +190,7 @@ class Partition:
 
     # -- coming in -------------------------------------------------------------------------------------------
 
-    def take_in(self, puts: Sequence[Put]) -> None:
+    def take_in(self, puts: Sequence[LogPut]) -> None:
         """Take in the next records, in the order of their offsets; those that are known or done are skipped.
 
         On return they survive this process, and a power cut after `flush`. Cost: 2 µs a record.
@@ -227,12 +227,12 @@ class Partition:
         if free < ROOM_BYTES:  # mutant: kafka-full-begins-segments
             raise WheelFull(f"{free} bytes are free", path=self.path, hint="free some space; it goes on by itself")
 
-    def _is_done(self, put: Put) -> bool:
+    def _is_done(self, put: LogPut) -> bool:
         marker = self._marker
         # mutant: kafka-taken-in-again
         return put.offset < marker.ingested and marker.done(id_of(put.due_us, put.offset), put.offset)
 
-    def _take_in_keyed(self, puts: Sequence[Put]) -> None:
+    def _take_in_keyed(self, puts: Sequence[LogPut]) -> None:
         for start, end in self._packer.portions(puts):
             part = puts[start:end]
             with settled_keys(self._keeper, part, self._is_done) as (kept, cancelled):

@@ -33,7 +33,7 @@ _OTHER_HINT = "give this node another --data; remove this directory only if noth
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RecordOrigin:
     """Where the records of a wheel come from."""
 
     cluster: str
@@ -44,7 +44,7 @@ class Source:
     options: str = ""
     """The digest of the options that gave the records their ids, empty if unknown."""
 
-    def is_same(self, other: Source) -> bool:
+    def is_same(self, other: RecordOrigin) -> bool:
         """Return whether these are the same records; an unknown id of the topic fits any."""
         mine, its = self.topic_id, other.topic_id
         return (self.cluster, self.topic, self.partition) == (other.cluster, other.topic, other.partition) and (
@@ -52,7 +52,7 @@ class Source:
         )
 
 
-def check_source(directory: Directory, source: Source) -> None:
+def check_source(directory: Directory, source: RecordOrigin) -> None:
     """Write the source into a wheel that has none, or compare. Durable on return. Called with the keeper's lock held.
 
     Raises WrongSource when the wheel has records of another source; BadArgument when other options gave them their ids;
@@ -78,12 +78,12 @@ def check_source(directory: Directory, source: Source) -> None:
     replace_file(directory.disk, SOURCE, _SOURCE_TMP, seal(asdict(source)))
 
 
-def _named(source: Source) -> str:
+def _named(source: RecordOrigin) -> str:
     made = f" (id {source.topic_id})" if source.topic_id else ""
     return f"partition {source.partition} of topic {source.topic}{made} in cluster {source.cluster}"
 
 
-def _read_source(directory: Directory) -> Source | None:
+def _read_source(directory: Directory) -> RecordOrigin | None:
     """Return the source of a wheel; None if it has none. Raises Damaged, OSError."""
     try:
         fd = directory.disk.open(SOURCE, "r")
@@ -94,12 +94,12 @@ def _read_source(directory: Directory) -> Source | None:
     finally:
         directory.disk.close(fd)
     try:
-        return Source(**unseal(data))
+        return RecordOrigin(**unseal(data))
     except (ValueError, TypeError) as exc:
         raise Damaged(f"it is unreadable: {exc}", path=directory.place(SOURCE), hint=_HINT) from exc
 
 
-class Position:
+class PositionFile:
     """The file `position` of one wheel. Not thread-safe: the partition's flush guards it."""
 
     def __init__(self, directory: Directory, lost: int) -> None:

@@ -25,7 +25,7 @@ _FEW = 64
 """Up to so many offsets of a block are a list; with more, a bit for each of its offsets."""
 
 
-class Waiting:
+class WaitingOffsets:
     """The waiting offsets of one partition. Not thread-safe: the partition's lock guards it."""
 
     def __init__(self) -> None:

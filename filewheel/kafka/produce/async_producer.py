@@ -16,7 +16,7 @@ from filewheel.checks import check_number
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import FilewheelError, NoBroker, OtherLoop
 from filewheel.journal.columns import At, Delay
-from filewheel.kafka.client.sender import ROOM_S, Sender
+from filewheel.kafka.client.sender import ROOM_S, TopicSender
 from filewheel.kafka.produce.delivery import Delivered, delivered
 from filewheel.kafka.produce.handle import TIMEOUT_MAX_S, SenderHandle
 from filewheel.kafka.produce.producer import GRACE_S, INTERRUPTED_S, TIMEOUT_S
@@ -149,7 +149,7 @@ class AsyncDelayProducer:
         finally:
             await self._close_sender()
 
-    async def _opened(self) -> Sender:
+    async def _opened(self) -> TopicSender:
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
@@ -180,7 +180,7 @@ class AsyncDelayProducer:
             sender = await self._opened()
         return await future
 
-    async def _flush(self, sender: Sender, timeout_s: float | None) -> None:
+    async def _flush(self, sender: TopicSender, timeout_s: float | None) -> None:
         limit_s = self._handle.timeout_s + GRACE_S if timeout_s is None else timeout_s
         left = await asyncio.to_thread(sender.flush, limit_s)
         if left:

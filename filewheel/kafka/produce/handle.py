@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from filewheel.checks import check_number, shown
 from filewheel.env import Clock
 from filewheel.errors import BadArgument, Closed, Forked
-from filewheel.kafka.client.sender import Sender
+from filewheel.kafka.client.sender import TopicSender
 
 TIMEOUT_MAX_S = 86_400.0
 
@@ -44,11 +44,11 @@ class SenderHandle:
         self._config = {**(properties or {}), "bootstrap.servers": bootstrap}
         self._topic = topic
         self._lock = threading.Lock()
-        self._sender: Sender | None = None
+        self._sender: TopicSender | None = None
         self._pid = 0
         self._is_closed = False
 
-    def get(self) -> Sender:
+    def get(self) -> TopicSender:
         """Return the sender; open it on first use. Raises Closed, Forked, BadArgument."""
         if self._is_closed:
             raise Closed("this producer is closed", hint="make another one")
@@ -59,16 +59,16 @@ class SenderHandle:
                 if self._is_closed:
                     raise Closed("this producer is closed", hint="make another one")
                 if self._sender is None:
-                    self._sender = Sender(self._config, self._topic, timeout_s=self.timeout_s, clock=self.clock)
+                    self._sender = TopicSender(self._config, self._topic, timeout_s=self.timeout_s, clock=self.clock)
                     self._pid = os.getpid()
                 sender = self._sender
         return sender
 
-    def opened(self) -> Sender | None:
+    def opened(self) -> TopicSender | None:
         """Return the sender if it is open; None in a forked child."""
         return None if self._is_closed or self._is_inherited() else self._sender
 
-    def end(self) -> Sender | None:
+    def end(self) -> TopicSender | None:
         """Take no more calls; return the sender to close, once. In a forked child there is none."""
         self._is_closed = True
         if self._is_inherited():  # before the lock: a thread of the parent may have held it

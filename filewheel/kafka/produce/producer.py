@@ -16,7 +16,7 @@ from filewheel.checks import check_number
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import FilewheelError, NoBroker, anew
 from filewheel.journal.columns import At, Delay
-from filewheel.kafka.client.sender import Sender
+from filewheel.kafka.client.sender import TopicSender
 from filewheel.kafka.produce.delivery import Delivered, Delivery, delivered
 from filewheel.kafka.produce.handle import TIMEOUT_MAX_S, SenderHandle
 from filewheel.kafka.produce.request import Headers, Requests, Text
@@ -185,7 +185,7 @@ class DelayProducer:
         sender.send_within(record, answered)
         return future
 
-    def _flush(self, sender: Sender, timeout_s: float | None) -> None:
+    def _flush(self, sender: TopicSender, timeout_s: float | None) -> None:
         limit_s = self._handle.timeout_s + GRACE_S if timeout_s is None else timeout_s
         left = sender.flush(limit_s)
         self._raise_failed()

@@ -22,8 +22,8 @@ from filewheel.kafka.node.transport import BEGINNING
 from filewheel.kafka.records.record import Outgoing, Record
 from filewheel.kafka.scheduling.call import CallTopics, cancel_of, dead_of_record, message_of, record_of, records_of
 from filewheel.kafka.scheduling.occurrences import KafkaOccurrences
-from filewheel.kafka.scheduling.outbox import Outbox, Place
-from filewheel.kafka.scheduling.progress import Position, Progress
+from filewheel.kafka.scheduling.outbox import Place, UnconfirmedEnds
+from filewheel.kafka.scheduling.progress import Committed, Progress
 from filewheel.kafka.scheduling.transport import CallTransport
 from filewheel.message import US_PER_S, Message, MessageId
 
@@ -64,13 +64,13 @@ class CallKeeper:
         self._paused: set[int] = set()
         self._held: dict[bytes, tuple[Message, list[Place]]] = {}
         self._begun: set[bytes] = set()
-        self._committed: dict[int, Position] = {}
+        self._committed: dict[int, Committed] = {}
         self._commit_us = self._again_us = 0
         self._awake = Event()
         self.on_drain: Callable[[], object] = lambda: None
         """Called repeatedly while a partition is to be given away: takes outcomes of ended calls."""
         self.has_polled = False
-        self._outbox = Outbox(transport.sink(), clock, self.wake)
+        self._outbox = UnconfirmedEnds(transport.sink(), clock, self.wake)
         self._source = transport.source(self)
 
     # -- what the dispatcher asks (scheduling/claims.py) -------------------------------------------------------
@@ -216,7 +216,7 @@ class CallKeeper:
         """Send what calls ended with, and take the answers."""
         self._outbox.pump(self._source, self._partitions, self._positions)
 
-    def _positions(self, places: Sequence[Place] = ()) -> dict[int, Position]:
+    def _positions(self, places: Sequence[Place] = ()) -> dict[int, Committed]:
         """Return the positions that differ from what was committed, as if the calls at these places were done."""
         also: dict[Progress, set[int]] = {}
         for progress, offset in places:
@@ -267,7 +267,7 @@ class CallKeeper:
         if found is None:
             return
         for number, place in found.items():
-            position = None if place is None else Position(*place)
+            position = None if place is None else Committed(*place)
             self._partitions[number] = Progress(position)
             self._waiting[number] = deque()
             self._source.start(number, BEGINNING if position is None else position.offset)

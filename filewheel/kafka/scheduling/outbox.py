@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any
 
 from filewheel.env import Clock
-from filewheel.kafka.node.transport import End, Outcome
+from filewheel.kafka.node.transport import End, UnitOutcome
 from filewheel.kafka.records.record import Outgoing
-from filewheel.kafka.scheduling.progress import Position, Progress, is_done
+from filewheel.kafka.scheduling.progress import Committed, Progress, is_done
 from filewheel.kafka.scheduling.transport import CallSink, CallSource
 from filewheel.message import US_PER_S
 
@@ -52,7 +52,7 @@ class _Ending:
             progress.finish(offset)
 
 
-class Outbox:
+class UnconfirmedEnds:
     """The ends of calls that are not confirmed. One thread uses it; the sink answers on any."""
 
     def __init__(self, sink: CallSink, clock: Clock, wake: Callable[[], None]) -> None:
@@ -63,7 +63,7 @@ class Outbox:
         self._endings: deque[_Ending] = deque()
         """Not sent, or to be sent again."""
         self._sent: set[_Ending] = set()
-        self._answers: deque[tuple[list[_Ending], Outcome]] = deque()
+        self._answers: deque[tuple[list[_Ending], UnitOutcome]] = deque()
         """Appended to by the sink's thread."""
         self._undecided: list[_Ending] = []
         """A transaction whose answer was lost; nothing is sent until it is decided."""
@@ -95,7 +95,7 @@ class Outbox:
         self,
         source: CallSource,
         owned: Mapping[int, Progress],
-        positions: Callable[[Sequence[Place]], dict[int, Position]],
+        positions: Callable[[Sequence[Place]], dict[int, Committed]],
     ) -> None:
         """Take the answers, and send what is to be sent. `positions` returns what to commit when places are done."""
         if self.exactly_once:
@@ -121,17 +121,17 @@ class Outbox:
         """Report nothing more, and send nothing more."""
         self._sink.close()
 
-    def _send(self, unit: list[_Ending], positions: Mapping[int, Position]) -> None:
+    def _send(self, unit: list[_Ending], positions: Mapping[int, Committed]) -> None:
         self._sent.update(unit)
         records = [record for ending in unit for record in ending.records]
         self._sink.send(records, positions, lambda: self._group, partial(self._answer, unit))
 
-    def _answer(self, unit: list[_Ending], outcome: Outcome) -> None:
+    def _answer(self, unit: list[_Ending], outcome: UnitOutcome) -> None:
         """Note an outcome. On any thread."""
         self._answers.append((unit, outcome))
         self._wake()
 
-    def _answered(self, unit: list[_Ending], outcome: Outcome) -> None:
+    def _answered(self, unit: list[_Ending], outcome: UnitOutcome) -> None:
         self._sent.difference_update(unit)
         if outcome.end is End.DELIVERED:
             for ending in unit:
@@ -148,7 +148,7 @@ class Outbox:
         ending.records = [ending.records[n] for n in sorted(outcome.left)]  # mutant: kafka-left-forgotten
         self._again(ending)
 
-    def _again_apart(self, unit: list[_Ending], outcome: Outcome) -> None:
+    def _again_apart(self, unit: list[_Ending], outcome: UnitOutcome) -> None:
         """Send a unit again: what was refused waits, and the rest does not wait for it."""
         first = 0
         for ending in unit:
@@ -173,7 +173,7 @@ class Outbox:
         unit, self._undecided = self._undecided, []
         for ending in unit:
             ours = [(found.get(numbers[p]), n) for p, n in ending.places if p in numbers]
-            if ours and all(is_done(place and Position(*place), n) for place, n in ours):
+            if ours and all(is_done(place and Committed(*place), n) for place, n in ours):
                 ending.finish()
             elif ours or not ending.places:
                 self._endings.append(ending)

@@ -17,7 +17,7 @@ WINDOW = 16_384
 _VERSION = "1:"
 
 
-class Position(NamedTuple):
+class Committed(NamedTuple):
     """What is committed to the group for a partition."""
 
     offset: int
@@ -27,7 +27,7 @@ class Position(NamedTuple):
 class Progress:
     """The progress of one partition since it was assigned."""
 
-    def __init__(self, position: Position | None) -> None:
+    def __init__(self, position: Committed | None) -> None:
         """Begin where the group stands; None at the first record of the log."""
         self.start = position.offset if position is not None else 0
         self._done_before = _unpack(position) if position is not None else frozenset()
@@ -69,7 +69,7 @@ class Progress:
         """Whether nothing more is to be read for now."""
         return self._read - self._first() >= WINDOW
 
-    def position(self, also: frozenset[int] = frozenset()) -> Position:
+    def position(self, also: frozenset[int] = frozenset()) -> Committed:
         """Return what to commit, as if the offsets `also` were done."""
         first = next((n for n in self._open if n not in also), self._read)
         bits = 0
@@ -78,20 +78,20 @@ class Progress:
             if is_done or offset in also:
                 bits |= 1 << (offset - first)
         if not bits:
-            return Position(first)
+            return Committed(first)
         packed = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
-        return Position(first, _VERSION + base64.b64encode(packed).decode())
+        return Committed(first, _VERSION + base64.b64encode(packed).decode())
 
     def _first(self) -> int:
         return next(iter(self._open), self._read)
 
 
-def is_done(position: Position | None, offset: int) -> bool:
+def is_done(position: Committed | None, offset: int) -> bool:
     """Return whether a committed position says that a call is done."""
     return position is not None and (offset < position.offset or offset in _unpack(position))
 
 
-def _unpack(position: Position) -> frozenset[int]:
+def _unpack(position: Committed) -> frozenset[int]:
     """Return the done offsets of a position; none for metadata of another program: those calls run again."""
     if not position.metadata.startswith(_VERSION):
         return frozenset()

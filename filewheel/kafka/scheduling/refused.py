@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from filewheel.errors import BadArgument
-from filewheel.scheduling.options import Options
+from filewheel.scheduling.options import CallOptions
 
 _UNLISTED = ("the calls that wait are in the nodes of the delay service", "`filewheel kafka inspect` on a node")
 REASONS: dict[str, tuple[str, str]] = {
@@ -51,7 +51,7 @@ def refused(what: str) -> BadArgument:
     return BadArgument(f"{what} is not kept on Kafka: {why}", hint=instead)
 
 
-def check_options(options: Options, *, keyed: bool) -> None:
+def check_options(options: CallOptions, *, keyed: bool) -> None:
     """Raise BadArgument for options of a call that are not kept on Kafka."""
     if options.coalesce is not None and options.coalesce is not False:
         raise refused("coalesce")

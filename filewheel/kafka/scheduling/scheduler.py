@@ -37,7 +37,7 @@ from filewheel.scheduling.events import Callback, Events, Telemetry
 from filewheel.scheduling.handler import Handler, P, R
 from filewheel.scheduling.job import Job
 from filewheel.scheduling.life import STOP_S, Firing
-from filewheel.scheduling.options import At, Delay, Options
+from filewheel.scheduling.options import At, CallOptions, Delay
 
 
 class KafkaScheduler(Firing[KafkaEngine], Refused):
@@ -156,7 +156,7 @@ class KafkaScheduler(Firing[KafkaEngine], Refused):
     # -- enqueue -----------------------------------------------------------------------------------------------
 
     def send(
-        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options,
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], options: CallOptions,
         *, delay: Delay | None = None, at: At | None = None,
     ) -> MessageId:  # fmt: skip
         """Enqueue a call, within the caller's open transaction if there is one.
@@ -180,7 +180,7 @@ class KafkaScheduler(Firing[KafkaEngine], Refused):
         self._telemetry.enqueued(name, message.id)
         return message.id
 
-    def send_many(self, name: str, rows: Sequence[bulk.Row], options: Options, columns: bulk.Columns) -> NoReturn:
+    def send_many(self, name: str, rows: Sequence[bulk.Row], options: CallOptions, columns: bulk.Columns) -> NoReturn:
         """Refuse: many records are not one write."""
         raise refused("map")
 

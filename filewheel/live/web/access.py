@@ -28,7 +28,7 @@ _WILDCARDS = ("0.0.0.0", "::", "")
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedRequest:
     """Why a request is refused, and what to try."""
 
     status: int
@@ -92,7 +92,7 @@ class Access:
             return False
         return hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._token)
 
-    def refusal(self, method: str, headers: Mapping[str, str], *, is_open: bool = False) -> Refusal | None:
+    def refusal(self, method: str, headers: Mapping[str, str], *, is_open: bool = False) -> RefusedRequest | None:
         """Return why a request is refused; None when it is allowed. `is_open` is of the page itself and its parts.
 
         `headers` have names in lower case.
@@ -102,7 +102,7 @@ class Access:
             return refused
         if method not in ("GET", "HEAD"):
             if not self.may_act:
-                return Refusal(
+                return RefusedRequest(
                     403, "read-only", "this page is read-only", "start it with a token: `filewheel serve --token`"
                 )
             if not self.has_token(headers):
@@ -111,10 +111,10 @@ class Access:
             return _no_token()
         return None
 
-    def _foreign(self, method: str, headers: Mapping[str, str]) -> Refusal | None:
+    def _foreign(self, method: str, headers: Mapping[str, str]) -> RefusedRequest | None:
         host = headers.get("host", "")
         if not self._is_ours(host):
-            return Refusal(
+            return RefusedRequest(
                 421,
                 "wrong-host",
                 "this page does not answer to the name that was asked for",
@@ -126,7 +126,7 @@ class Access:
         is_ours = site in ("same-origin", "none")  # "none" was typed, or is a bookmark
         is_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
         if not is_same or not (is_ours or is_link):
-            return Refusal(
+            return RefusedRequest(
                 403,
                 "wrong-origin",
                 "the request comes from a page of another site",
@@ -141,8 +141,8 @@ class Access:
         return name in self._names or (self._any_address and _is_address(name))
 
 
-def _no_token() -> Refusal:
-    return Refusal(401, "token", "this needs the token", "the header `Authorization: Bearer TOKEN`")
+def _no_token() -> RefusedRequest:
+    return RefusedRequest(401, "token", "this needs the token", "the header `Authorization: Bearer TOKEN`")
 
 
 def _name_of(host: str) -> str | None:

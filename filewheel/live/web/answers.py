@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from filewheel.errors import FilewheelError
 from filewheel.live.message_fields import json_of
-from filewheel.live.web.access import Refusal
+from filewheel.live.web.access import RefusedRequest
 
 SECURITY = {
     "content-security-policy": (
@@ -65,7 +65,7 @@ def error(exc: FilewheelError) -> Response:
     return answer(error_fields(exc), _STATUS.get(exc.kind, 503))
 
 
-def refused(refusal: Refusal) -> Response:
+def refused(refusal: RefusedRequest) -> Response:
     """Return the answer for a request that is not allowed."""
     fields = {"error": refusal.kind, "message": refusal.message, "hint": refusal.hint}
     response = answer(fields, refusal.status)

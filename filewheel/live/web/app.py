@@ -64,7 +64,7 @@ def make_app(
     Without `access` it is read-only, and answers only to the names of this machine. Mount it below a path that ends
     with a slash. Raises BadArgument.
     """
-    return Page(WheelView(path, force=force, env=env), Access() if access is None else access)
+    return WebPage(WheelView(path, force=force, env=env), Access() if access is None else access)
 
 
 async def _no_page(request: Request, exc: Exception) -> Response:
@@ -75,7 +75,7 @@ async def _no_method(request: Request, exc: Exception) -> Response:
     return failed(405, "bad-argument", f"this page does not take {request.method}")
 
 
-class Page:
+class WebPage:
     """The application."""
 
     def __init__(self, view: WheelView, access: Access) -> None:

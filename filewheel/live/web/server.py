@@ -16,7 +16,7 @@ import uvicorn
 from filewheel.checks import address_of
 from filewheel.errors import BadArgument
 from filewheel.live.web.access import Access
-from filewheel.live.web.app import Page
+from filewheel.live.web.app import WebPage
 from filewheel.live.wheel_view import WheelView
 
 CONNECTIONS_MAX = 128
@@ -27,7 +27,7 @@ _BACKLOG = 128
 class _Uvicorn(uvicorn.Server):
     """Ends the streams before it waits for the last answers."""
 
-    def __init__(self, config: uvicorn.Config, page: Page) -> None:
+    def __init__(self, config: uvicorn.Config, page: WebPage) -> None:
         super().__init__(config)
         self._page = page
 
@@ -54,7 +54,7 @@ class Server:
         """
         host, port = address_of(address)
         access = Access(host, token=token, names=names, is_private=is_private)
-        self._page = Page(view, access)
+        self._page = WebPage(view, access)
         self._socket = _bound(host, port)
         self.host: str = host
         self.port: int = self._socket.getsockname()[1]

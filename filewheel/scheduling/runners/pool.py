@@ -103,7 +103,7 @@ class _Submission:
             log.exception("the callback of a call in a process raised")
 
 
-class Pool:
+class ProcessPool:
     """Runs functions on bytes in other processes."""
 
     def __init__(self, processes: int, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -269,7 +269,7 @@ class Pool:
 class _Attendant:
     """A thread that starts a process, gives it calls, ends it, and starts another."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: ProcessPool) -> None:
         """Start the thread. Raises OSError."""
         self._pool = pool
         self._clock = pool.clock

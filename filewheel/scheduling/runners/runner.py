@@ -24,7 +24,7 @@ from filewheel.scheduling.arguments import Unfit
 from filewheel.scheduling.around import Hook, surrounded
 from filewheel.scheduling.handler import Handler
 from filewheel.scheduling.job import EMPTY_OUTBOX, Job, enter, leave
-from filewheel.scheduling.options import Policy
+from filewheel.scheduling.options import LatenessPolicy
 from filewheel.scheduling.outcome import RETURNED, Kept, Outcome, storable
 from filewheel.scheduling.own_terms import timeout_of
 from filewheel.scheduling.results import kept
@@ -142,7 +142,7 @@ def jobs_of(call: Call, clock: Clock, wheel: str) -> list[Job | Outcome]:
     for message in call.messages:
         headers = message.headers
         if DEADLINE in headers or SKIP_LATE in headers:
-            why = Policy.of(headers).too_late(message.due_us, now_us)
+            why = LatenessPolicy.of(headers).too_late(message.due_us, now_us)
             if why is not None:
                 made.append(Outcome(why, gives_up=True, is_too_late=True))
                 continue

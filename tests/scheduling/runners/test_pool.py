@@ -19,7 +19,7 @@ import pytest
 
 from filewheel.errors import Closed
 from filewheel.scheduling.outcome import Outcome, Retry
-from filewheel.scheduling.runners.pool import Pool, Result
+from filewheel.scheduling.runners.pool import ProcessPool, Result
 from tests.scheduling import pool_targets
 from tests.support import REPO, eventually, open_files
 
@@ -31,7 +31,7 @@ WAIT_S = 120
 class Answers:
     """What became of calls, by the names that the test gave them."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: ProcessPool) -> None:
         self.pool = pool
         self.of: dict[object, list[Result]] = {}
         self.threads: set[str] = set()
@@ -67,7 +67,7 @@ def make() -> Iterator[Callable[..., Answers]]:
     pools = []
 
     def pool(processes: int = 1) -> Answers:
-        pools.append(Pool(processes))
+        pools.append(ProcessPool(processes))
         return Answers(pools[-1])
 
     yield pool
@@ -401,7 +401,7 @@ def test_a_begin_that_raises_closes_the_pool_and_the_call_was_not_made(
 
 SCRIPT = """
 import logging, multiprocessing, os, queue, sys
-from filewheel.scheduling.runners.pool import Pool
+from filewheel.scheduling.runners.pool import ProcessPool
 
 class Trouble(Exception):
     pass
@@ -454,7 +454,7 @@ def test_functions_and_exceptions_of_the_script_that_was_started_are_found(tmp_p
         tmp_path,
         """
         if __name__ == "__main__":
-            pool = Pool(1)
+            pool = ProcessPool(1)
             for name in ("double", "fail"):
                 pool.submit(f"__main__:{name}", b"ab", timeout_s=None, done=results.put)
             print(results.get().value)
@@ -471,7 +471,7 @@ def test_a_script_without_a_main_block_is_told_so(tmp_path: Path) -> None:
     process = script(
         tmp_path,
         """
-        pool = Pool(1)
+        pool = ProcessPool(1)
         listen()
         pool.submit("__main__:double", b"ab", timeout_s=None, done=results.put)
         print(results.get(), flush=True)
@@ -501,7 +501,7 @@ def test_calls_wait_while_no_process_becomes_ready_and_the_log_says_why(
         if __name__ == "__mp_main__":
             {trouble}
         if __name__ == "__main__":
-            pool = Pool(2)
+            pool = ProcessPool(2)
             listen()
             for _ in range(2):
                 pool.submit("__main__:double", b"ab", timeout_s=None, done=results.put)
@@ -532,7 +532,7 @@ def test_once_what_kept_processes_from_starting_is_repaired_the_calls_that_waite
         if __name__ == "__mp_main__" and not os.path.exists("repaired"):
             os._exit(12)
         if __name__ == "__main__":
-            pool = Pool(1)
+            pool = ProcessPool(1)
             listen()
             pool.submit("__main__:double", b"ab", timeout_s=None, done=results.put)
             assert isinstance(results.get(), str)
@@ -552,7 +552,7 @@ def test_what_functions_print_appears_on_the_programs_own_output(tmp_path: Path)
         tmp_path,
         """
         if __name__ == "__main__":
-            pool = Pool(1)
+            pool = ProcessPool(1)
             pool.submit("tests.scheduling.pool_targets:shout", b"hello", timeout_s=None, done=results.put)
             results.get()
             os.kill(pids()[0], 9)
@@ -568,7 +568,7 @@ def test_a_program_that_ends_without_closing_its_pool_ends_all_the_same(tmp_path
         tmp_path,
         """
         if __name__ == "__main__":
-            pool = Pool(2)
+            pool = ProcessPool(2)
             pool.submit("__main__:double", b"", timeout_s=None, done=results.put)
             pool.submit("__main__:block", sys.argv[1].encode(), timeout_s=None, done=results.put)
             results.get()
@@ -586,7 +586,7 @@ def test_no_process_outlives_a_parent_that_is_killed_whatever_it_does(tmp_path: 
         tmp_path,
         """
         if __name__ == "__main__":
-            pool = Pool(3)
+            pool = ProcessPool(3)
             pool.submit("__main__:double", b"", timeout_s=None, done=results.put)
             results.get()
             targets = "tests.scheduling.pool_targets"
@@ -627,7 +627,7 @@ def test_a_process_that_holds_the_interpreters_lock_ends_with_a_killed_parent(tm
         tmp_path,
         """
         if __name__ == "__main__":
-            pool = Pool(1)
+            pool = ProcessPool(1)
             pool.submit(
                 "tests.scheduling.pool_targets:forever_in_c", sys.argv[1].encode(), timeout_s=None, done=results.put
             )
@@ -656,7 +656,7 @@ def test_a_forked_child_can_neither_use_the_pool_nor_close_it(tmp_path: Path) ->
         from filewheel import Forked
 
         if __name__ == "__main__":
-            pool = Pool(1)
+            pool = ProcessPool(1)
             pool.submit("__main__:double", b"a", timeout_s=None, done=results.put)
             results.get()
             child = os.fork()
@@ -687,7 +687,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_parent_only(tmp_path: Path) -> None:
             import signal
             interrupts = queue.SimpleQueue()
             signal.signal(signal.SIGINT, lambda *_: interrupts.put(None))
-            pool = Pool(2)
+            pool = ProcessPool(2)
             pool.submit("__main__:double", b"ab", timeout_s=None, done=results.put)
             while len(pids()) < 2:
                 pass

@@ -12,7 +12,7 @@ from filewheel import Message, MessageId
 from filewheel.message import ARGS
 from filewheel.scheduling.call import pack_call
 from filewheel.scheduling.handler import Handler, Terms
-from filewheel.scheduling.runners.pool import START_LIMIT_US, Pool, Result
+from filewheel.scheduling.runners.pool import START_LIMIT_US, ProcessPool, Result
 from filewheel.scheduling.runners.processes import Processes
 from filewheel.scheduling.runners.runner import Call
 from filewheel.values import MSGPACK
@@ -75,7 +75,7 @@ class LookedAt(FakeClock):
         return now_us
 
 
-def pass_time(pool: Pool, clock: LookedAt, seconds: float) -> None:
+def pass_time(pool: ProcessPool, clock: LookedAt, seconds: float) -> None:
     """Let time pass, and wait until the pool's thread has acted on it."""
     clock.advance(seconds)
     for _ in range(2):  # with the second look, it has acted on the first
@@ -95,8 +95,8 @@ def clock() -> LookedAt:
 
 
 @pytest.fixture
-def pool(clock: LookedAt) -> Iterator[Pool]:
-    made = Pool(1, clock=clock)
+def pool(clock: LookedAt) -> Iterator[ProcessPool]:
+    made = ProcessPool(1, clock=clock)
     yield made
     made.close(timeout_s=0)
 
@@ -104,7 +104,7 @@ def pool(clock: LookedAt) -> Iterator[Pool]:
 class Sent:
     """A call that was submitted, its begins and results."""
 
-    def __init__(self, pool: Pool, target: str, *, timeout_s: float | None = 10) -> None:
+    def __init__(self, pool: ProcessPool, target: str, *, timeout_s: float | None = 10) -> None:
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
         self.begins = 0
         pool.submit(target, b"x", timeout_s=timeout_s, done=self._results.put, begin=self._begin)
@@ -118,7 +118,7 @@ class Sent:
 
 
 def test_a_call_whose_import_takes_longer_than_its_time_is_made_once_and_in_time(
-    pool: Pool, clock: LookedAt, module: Module
+    pool: ProcessPool, clock: LookedAt, module: Module
 ) -> None:
     module.write(UNTIL_TOLD)
     sent = Sent(pool, f"{module.name}:job")
@@ -154,14 +154,18 @@ def test_a_handler_whose_import_takes_longer_than_its_time_out_is_called_once_an
     assert (module.count("imports"), module.count("calls")) == (1, 1)
 
 
-def test_a_call_whose_process_ends_during_the_import_is_given_to_another_process(pool: Pool, module: Module) -> None:
+def test_a_call_whose_process_ends_during_the_import_is_given_to_another_process(
+    pool: ProcessPool, module: Module
+) -> None:
     module.write("if (HERE / 'imports').stat().st_size < 3: os._exit(7)")
     sent = Sent(pool, f"{module.name}:job")
     assert sent.result() == Result("returned", b"x")
     assert (sent.begins, module.count("imports"), module.count("calls")) == (1, 3, 1)
 
 
-def test_a_call_whose_import_ends_every_process_fails_unbegun_and_others_are_made(pool: Pool, module: Module) -> None:
+def test_a_call_whose_import_ends_every_process_fails_unbegun_and_others_are_made(
+    pool: ProcessPool, module: Module
+) -> None:
     module.write("os._exit(7)")
     sent = Sent(pool, f"{module.name}:job")
     other = Sent(pool, "tests.scheduling.pool_targets:echo")
@@ -176,7 +180,7 @@ def test_a_call_whose_import_ends_every_process_fails_unbegun_and_others_are_mad
 
 
 def test_a_call_without_a_time_out_whose_import_hangs_fails_unbegun_after_three_processes(
-    pool: Pool, clock: LookedAt, module: Module
+    pool: ProcessPool, clock: LookedAt, module: Module
 ) -> None:
     module.write(UNTIL_TOLD)
     sent = Sent(pool, f"{module.name}:job", timeout_s=None)
@@ -189,7 +193,7 @@ def test_a_call_without_a_time_out_whose_import_hangs_fails_unbegun_after_three_
     assert (sent.begins, module.count("imports"), module.count("calls")) == (0, 3, 0)
 
 
-def test_a_close_does_not_wait_for_an_import_and_the_call_was_not_begun(pool: Pool, module: Module) -> None:
+def test_a_close_does_not_wait_for_an_import_and_the_call_was_not_begun(pool: ProcessPool, module: Module) -> None:
     module.write(UNTIL_TOLD)
     sent = Sent(pool, f"{module.name}:job")
     module.wait_for_import(1)

@@ -15,7 +15,7 @@ from filewheel.env import SYSTEM_CLOCK
 from filewheel.message import REASON
 from filewheel.scheduling.arguments import PLAIN
 from filewheel.scheduling.handler import Handler, Terms
-from filewheel.scheduling.options import Options
+from filewheel.scheduling.options import CallOptions
 from filewheel.scheduling.runners.runner import Call
 from filewheel.scheduling.runners.threads import Threads
 from tests.scheduling.stage import Stage, counted, dead_letters, make, stage, waiting
@@ -183,7 +183,7 @@ def test_a_pool_keeps_its_size_whatever_is_given_up_and_whatever_ends_later() ->
     def call(function: Callable[[], object]) -> Call:
         from filewheel import Message
 
-        handler = Handler("h", lambda raw: function(), Terms(), SimpleNamespace(codec=PLAIN), Options())  # type: ignore[arg-type]
+        handler = Handler("h", lambda raw: function(), Terms(), SimpleNamespace(codec=PLAIN), CallOptions())  # type: ignore[arg-type]
         return Call(handler, [Message(an_id(5), b"")], 0)
 
     def hang() -> None:
