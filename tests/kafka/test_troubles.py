@@ -145,7 +145,7 @@ service = DelayService(transport, Disk().open, Rendering(), understand, NodeSett
 signal.signal(signal.SIGTERM, lambda number, frame: service.stop())
 
 def report(main=threading.get_ident()):  # as a thread of the client: it gets the signal
-    while [f.name for f in traceback.extract_stack(sys._current_frames()[main])][-3:] != ["run", "wait", "wait"]:
+    while [f.name for f in traceback.extract_stack(sys._current_frames()[main])][-3:] != ["run", "wait", "_pass"]:
         time.sleep(0.01)
     print("ready", flush=True)
     threading.Event().wait()
