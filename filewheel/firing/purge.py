@@ -30,7 +30,7 @@ from filewheel.format.record import ID, readable_records, unpack_put
 from filewheel.journal.tail import Handles
 from filewheel.journal.walk import Part, list_segments, read_part
 from filewheel.keys.index import Keys
-from filewheel.keys.upkeep import Upkeep, unreadable_keys
+from filewheel.keys.upkeep import Compactor, unreadable_keys
 from filewheel.laps.deal import ANEW_BYTES, Deal, Finished
 from filewheel.laps.slot import File, covered_of, files_of
 from filewheel.laps.store import Store
@@ -131,7 +131,7 @@ class Choice:
 
 def take_out(
     store: Store,
-    keys: Upkeep,
+    keys: Compactor,
     *,
     spread: bool = False,
     finished: Finished | None = None,
@@ -290,7 +290,7 @@ class _Purge:
             lock.take("purge", wait=False)
             with contextlib.closing(Store(self.dir)) as store:
                 store.recover()
-                for _ in take_out(store, Upkeep(Keys(self.dir))):
+                for _ in take_out(store, Compactor(Keys(self.dir))):
                     pass
             return not requests(self.dir)
         except Locked:
