@@ -143,10 +143,10 @@ class Keys:
             if data is None:
                 data = self.read(bucket)
                 self._files.put(bucket, data, len(data))
+                self._files.shrink(REMEMBERED_BYTES)
             ids[hash_] = listed(data, self.seed(bucket), hash_) if hash_ in data else []
             if hash_ in self._older:
                 ids[hash_] += listed(self._older, self.seed(layout.KEY_RECENT), hash_)
-        self._files.shrink(REMEMBERED_BYTES)
         return ids
 
     # -- files -----------------------------------------------------------------------------------------------

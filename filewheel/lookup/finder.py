@@ -23,17 +23,28 @@ from filewheel.disk.threads import one_call
 from filewheel.errors import Damaged, disk_errors
 from filewheel.format.frame import Frame, scan
 from filewheel.format.ids import are_of
-from filewheel.format.record import ID, keyed_ids
+from filewheel.format.record import ID, keyed_of, may_have_keys, readable_records
 from filewheel.journal.reader import JournalReader
 from filewheel.journal.tail import Tail
 from filewheel.laps.slot import FRAME_BYTES, File, covered_of, lap_files, slot_files
 from filewheel.lookup.front import COUNT_MAX, Front
-from filewheel.lookup.index import FileIndex, FrameReader, FrameRun, Hits, LoadedRuns, Place, ids_of, puts_in, within
+from filewheel.lookup.index import (
+    FileIndex,
+    FrameReader,
+    FrameRun,
+    Hits,
+    LoadedRuns,
+    Place,
+    ids_of,
+    puts_in,
+    within,
+)
 from filewheel.lookup.lru import Lru
 from filewheel.lookup.snapshot import Filter, Snapshot
 from filewheel.lookup.stats import Known, Stats, sizes_of, stats_of
 from filewheel.lookup.tally import Tally, list_laps
 from filewheel.message import ID_LIMIT, US_PER_S, due_of, id_after, to_datetime
+from filewheel.native import compiled
 from filewheel.roster.repeats import may_repeat
 
 RUNS_MAX = 1 << 15
@@ -213,15 +224,17 @@ class Memory:
         if file is None:
             file = self._segments[tail.name] = FileIndex(tail.name, frame.offset, tail=tail)
         run = file.add(frame)
-        if self._lists_keys:  # mutant: key-undealt-unlisted
-            for hash_, id_ in keyed_ids(frame, self._dir.settings.key_hash):
-                file.keyed.add(hash_, id_)
+        ids = None
+        if self._lists_keys and may_have_keys(frame):  # mutant: key-undealt-unlisted
+            puts, drops = readable_records(frame)
+            file.keyed.add(keyed_of(puts, self._dir.settings.key_hash))
+            ids = compiled.ids_of(puts), compiled.ids_of(drops)
         is_few = frame.puts + frame.drops <= _FEW or within(wanted, frame.first, frame.last)
         if run.puts is None and run.offset == frame.offset and is_few:
             run.puts = {}
         if run.puts is not None:
             self.loaded.hold(run)
-            run.take(frame)
+            run.take(frame, ids)
             if self.loaded.is_full:
                 self.loaded.unload(run)
         if self._front is not None or self._tally is not None:
@@ -348,8 +361,8 @@ class Memory:
         for hash_ in hashes:
             for file in self._segments.values():
                 ids[hash_] += file.keyed.of(hash_)
-        wanted = _sorted(id_ for some in ids.values() for id_ in some)
-        return ids, *(self.find(wanted) if wanted else ({}, set()))
+        some = [id_ for some in ids.values() for id_ in some]
+        return ids, *(self.find(_sorted(some)) if some else ({}, set()))
 
     def forget_ended(self, hash_: bytes, gone: Set[bytes]) -> None:
         """List ids of a key no more."""

@@ -41,6 +41,10 @@ _FEW = 8
 _GUESS_BYTES = 1 << 10
 
 
+Ids = tuple[Iterable[bytes], Iterable[bytes]]
+"""The ids of a frame's puts, and of its drops."""
+
+
 @dataclass(slots=True, eq=False)
 class FrameRun:
     """Consecutive frames of a file."""
@@ -60,11 +64,11 @@ class FrameRun:
     """The ids of its puts, and where the frame of each starts; None while they are not known."""
     drops: set[bytes] = field(default_factory=set)
 
-    def take(self, frame: Frame) -> None:
-        """Learn the ids of one of its frames; none of a frame with invalid records."""
+    def take(self, frame: Frame, ids: Ids | None = None) -> None:
+        """Learn the ids of one of its frames, or these; none of a frame with invalid records."""
         assert self.puts is not None
         try:
-            puts, drops = ids_of(frame)
+            puts, drops = ids_of(frame) if ids is None else ids
         except Damaged:
             return
         self.puts.update(dict.fromkeys(puts, frame.offset))
@@ -151,9 +155,10 @@ class KeyIds:
     def __init__(self) -> None:
         self._by_byte: dict[int, bytearray] = {}
 
-    def add(self, hash_: bytes, id_: bytes) -> None:
-        """Add an id to those of a key."""
-        self._by_byte.setdefault(hash_[0], bytearray()).extend(hash_ + id_)
+    def add(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Add (hash of a key, id)."""
+        for hash_, id_ in pairs:
+            self._by_byte.setdefault(hash_[0], bytearray()).extend(hash_ + id_)
 
     def of(self, hash_: bytes) -> list[bytes]:
         """Return the ids of a key, in the order in which they were added."""
@@ -223,7 +228,7 @@ def within(wanted: list[bytes], first: bytes, last: bytes) -> list[bytes]:
     return wanted[at : bisect_right(wanted, last, at)]
 
 
-def ids_of(frame: Frame) -> tuple[Iterable[bytes], Iterable[bytes]]:
+def ids_of(frame: Frame) -> Ids:
     """Return the ids of a frame's puts and of its drops. Raises Damaged, as `records_of` does."""
     if not frame.puts and _is_plain_drops(frame):
         body = frame.body

@@ -446,7 +446,7 @@ def test_an_interrupt_or_an_error_leaves_nothing_half_learned(
         assert finder.pending(ids) == set(ids)
         ids.append(wheel.enqueue(b"x", delay=60))
 
-        def stop(run: object, frame: object, exc: BaseException = exc) -> None:
+        def stop(run: object, frame: object, ids: object, exc: BaseException = exc) -> None:
             raise exc
 
         with monkeypatch.context() as patch:
