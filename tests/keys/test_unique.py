@@ -853,6 +853,25 @@ def test_memory_does_not_grow_with_the_keys_that_wait(wheel_dir: Path) -> None:
     assert held < 6 * 2**20
 
 
+def test_a_key_that_is_not_dealt_takes_few_bytes_of_a_handle(wheel_dir: Path) -> None:
+    count = 50_000
+    with Wheel(wheel_dir, sync="never") as wheel:
+        for start in range(0, count, 5_000):
+            wheel.enqueue_many([b"x"] * 5_000, delay=3600, keys=[f"k{n}" for n in range(start, start + 5_000)])
+    with Wheel(wheel_dir, sync="never") as wheel:
+        tracemalloc.start()
+        try:
+            for n in range(20):
+                wheel.enqueue(b"x", delay=3600, key=f"new {n}")
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        with pytest.raises(KeyHeld):
+            wheel.enqueue(b"x", key=f"k{count - 1}")
+    # 32 bytes each, and room to grow: 2.4 MB with all the rest. As objects they would take 9.
+    assert held < 4 * 2**20
+
+
 # -- the bytes -----------------------------------------------------------------------------------------------
 
 HASHES = st.binary(min_size=16, max_size=16)
