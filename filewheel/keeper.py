@@ -174,7 +174,7 @@ class Keeper:
             )  # fmt: skip
             self._reserve = self._housekeeper.reserve
             self._settler = Settler(self._store, self._head, self._reserve, self._keys, self.observer.history)
-            self._housekeeper.keep_dead(keep_dead_s, self._settler.moving)
+            self._housekeeper.keep_dead(keep_dead_s, self._keys, self._settler.moving)
             if background:
                 self._housekeeper.start()
         except BaseException as exc:

@@ -107,10 +107,10 @@ class Housekeeper:
         self.reserve.ballast.keep()  # before the first claim: claimed messages need room for their acknowledgements
         self._thread = started(threading.Thread(target=self._loop, name="filewheel-housekeeper", daemon=True))
 
-    def keep_dead(self, keep_dead_s: float | None, alone: AbstractContextManager[object]) -> None:
+    def keep_dead(self, keep_dead_s: float | None, keys: Keys, alone: AbstractContextManager[object]) -> None:
         """Drop dead letters that are older, if a time is given; `alone` as of OldDead."""
         if keep_dead_s is not None:
-            self.old_dead = OldDead(self._store, alone, keep_dead_s, self.flush_soon)
+            self.old_dead = OldDead(self._store, keys, alone, keep_dead_s, self.flush_soon)
 
     def stop(self) -> None:
         """End the thread, after its present step."""

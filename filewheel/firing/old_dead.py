@@ -17,8 +17,8 @@ from itertools import islice
 from filewheel.disk import locks
 from filewheel.errors import Damaged, DiskError
 from filewheel.format.record import CANCELLED, ID, topic_of
+from filewheel.keys.index import Keys
 from filewheel.laps.store import Store
-from filewheel.lookup.finder import Finder
 from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
 from filewheel.message import DEAD_US, US_PER_S, MessageId, id_floor
 from filewheel.timespec import span
@@ -39,6 +39,7 @@ class OldDead:
     def __init__(
         self,
         store: Store,
+        keys: Keys,
         alone: AbstractContextManager[object],
         keep_s: float,
         on_written: Callable[[], None],
@@ -48,7 +49,7 @@ class OldDead:
         self._alone = alone
         self._keep_us = round(keep_s * US_PER_S)
         self._on_written = on_written
-        self._finder = Finder(store.dir)
+        self._keys = keys
         self._ahead_us = store.clock.now_us() - store.clock.steady_us()
         self._next_us: int | None = None
         """When the next look is due, by the steady clock; None before the first."""
@@ -94,7 +95,7 @@ class OldDead:
         with self._alone, locks.Held(store.dir) as held:
             busy = locks.take_ids(held, old, 0)
             free = [id_ for id_ in old if locks.bucket_of(id_) not in busy]  # mutant: old-dead-unlocked
-            there = self._finder.pending(free)  # mutant: old-dead-unlooked
+            there = self._keys.pending(free)  # mutant: old-dead-unlooked
             ids = [id_ for id_ in free if id_ in there]
             if ids:
                 with store.lock:

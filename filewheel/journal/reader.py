@@ -1,19 +1,20 @@
 """Follows the journals of a wheel, for looks: without locks and without writes, as they grow.
 
-A `JournalReader` has the checkpoint, and a tail (tail.py) for each writer's journal above it. `follow` yields the
-frames that are new since the last call. Everything that is remembered of the journals is taken from there, and has no
-position of its own.
+A `JournalReader` has the checkpoint, and a tail (tail.py) for each writer's journal above it. `follow` gives a
+`Follower` the frames that are new since the last call. Everything that is remembered of the journals is taken from
+there, and has no position of its own.
 
 Journals have no order among each other. Read one after the other, they may show a message at its new place, and not the
 drop at its old one, in a journal that was read before. So `follow` goes on until a whole pass finds nothing new: at the
 instant between the last two passes every journal ended where it was read. That is one *cut*.
-Invariant: after `follow`, exactly the frames that verify between the checkpoint and the ends of the tails were yielded,
+Invariant: after `follow`, exactly the frames that verify between the checkpoint and the ends of the tails were given,
 or those of a tail were taken back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from filewheel.disk.checkpoint import START, Checkpoint, adopt, find_files
 from filewheel.disk.directory import Directory
@@ -30,8 +31,18 @@ PASSES_MAX = 1000
 PINNED_MAX = 256
 """How many journals a look keeps open, so that they can be read after they were removed."""
 
-News = tuple[Tail, Frame | None]
-"""A new frame, and the tail that has read it; None: nothing that the tail has read counts any more."""
+
+class Follower(Protocol):
+    """Remembers something of what a reader of the journals has read."""
+
+    def renewed(self) -> None:
+        """Take note of another checkpoint."""
+
+    def take(self, tail: Tail, frame: Frame) -> None:
+        """Take a new frame, and the tail that has read it."""
+
+    def take_back(self, tail: Tail) -> None:
+        """Forget what a tail has read: it does not count any more."""
 
 
 class JournalReader:
@@ -64,19 +75,15 @@ class JournalReader:
         """Return whether the checkpoint is still the same. Cost: a stat."""
         return self._disk.identity(layout.CHECKPOINT) == self._identity
 
-    def follow(self, *, at_one_cut: bool = True) -> Iterator[News]:
-        """Yield the new frames, under the newest checkpoint. Raises OSError.
+    def follow(self, by: Follower | None = None, *, at_one_cut: bool = True) -> None:
+        """Read the new frames, under the newest checkpoint. Raises OSError.
 
         Without `at_one_cut` one pass is enough: for a look by id, whose caller has the lock of the id.
         """
         for _ in range(_TRIES):
-            yield from self._renew()
+            self._renew(by)
             for _ in range(PASSES_MAX if at_one_cut else 1):
-                is_still = True
-                for news in self._read():
-                    is_still = False
-                    yield news
-                if is_still:
+                if not self._read(by):
                     break
             # A deal that was committed meanwhile has moved messages to files that the old checkpoint does not name.
             if self.is_current():  # mutant: snapshot-once
@@ -98,7 +105,7 @@ class JournalReader:
         handles.close()
         return None
 
-    def _renew(self) -> Iterator[News]:
+    def _renew(self, by: Follower | None) -> None:
         """Read the checkpoint if it is another one, and take back what it covers."""
         # The one before keeps its inode as checkpoint.old, so the same identity recurs after three deals at the
         # earliest, all within one tick of the file system's clock.
@@ -110,46 +117,54 @@ class JournalReader:
             lap_of = self._dir.settings.lap_of
             adopt(checkpoint, self._disk, find_files(self._disk, lap_of), lap_of)
         self.checkpoint, self._identity = checkpoint, identity
+        if by is not None:
+            by.renewed()
         for writer, tail in list(self.tails.items()):
             if checkpoint.positions.get(writer, START) != tail.covered:
                 # K2: covered records are in the laps, their drops too, or in the checkpoint (D1, D4).
-                yield self._take_back(writer)
+                self._take_back(writer, by)
 
-    def _take_back(self, writer: str) -> News:
+    def _take_back(self, writer: str, by: Follower | None) -> None:
         self._damage.pop(writer, None)
-        return self.tails.pop(writer), None
+        tail = self.tails.pop(writer)
+        if by is not None:
+            by.take_back(tail)
 
-    def _read(self) -> Iterator[News]:
-        """Read all journals once."""
-        names = self._disk.listdir(layout.JOURNAL)
+    def _read(self, by: Follower | None) -> bool:
+        """Read all journals once; return whether there was anything new."""
+        names, is_new = self._disk.listdir(layout.JOURNAL), False
         if names != self._names:
             self._names, self._listing = names, listing_of(names)
             for writer, tail in list(self.tails.items()):
                 if not self._is_listed(tail):
-                    yield self._take_back(writer)
+                    self._take_back(writer, by)
+                    is_new = True
         for writer, segments in self._listing.items():
-            if writer not in self.tails:
+            reads = self.tails.get(writer)
+            if reads is None:
                 covered, doubt = self.checkpoint.positions.get(writer, START), bool(self.checkpoint.doubt)
                 if max(segments) < covered.segment:
                     continue  # covered, and about to be removed
-                self.tails[writer] = Tail(self._dir, self.handles, writer, covered, doubt=doubt, for_looks=True)
-            yield from self._poll(self.tails[writer])
+                reads = self.tails[writer] = Tail(self._dir, self.handles, writer, covered, doubt=doubt, for_looks=True)
+            is_new |= self._poll(reads, segments, by)
+        return is_new
 
-    def _poll(self, tail: Tail) -> Iterator[News]:
-        """Read the new frames of a journal."""
-
-        listed = [self._listing]
+    def _poll(self, tail: Tail, segments: set[int], by: Follower | None) -> bool:
+        """Read the new frames of a journal; return whether there were any."""
+        listed, is_new = [segments], False
 
         def present() -> set[int]:
-            listing = listed.pop() if listed else listing_of(self._disk.listdir(layout.JOURNAL))
-            return listing.get(tail.writer, set())
+            return listed.pop() if listed else listing_of(self._disk.listdir(layout.JOURNAL)).get(tail.writer, set())
 
         def on_damage(damage: Damage) -> None:
             if damage.proven:
                 self._damage.setdefault(tail.writer, []).append(damage)
 
         for frame in tail.poll(present, test_lock=False, on_damage=on_damage, on_foreign=lambda name: None):
-            yield tail, frame
+            is_new = True
+            if by is not None:
+                by.take(tail, frame)
+        return is_new
 
     def _is_listed(self, tail: Tail) -> bool:
         """Return whether all that was read of a journal is there still."""

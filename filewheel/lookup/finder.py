@@ -182,9 +182,10 @@ class Memory:
         self._lists_keys = lists_keys
         self.journals = JournalReader(directory)
         self.loaded = LoadedRuns()
-        self._checkpoint = self.journals.checkpoint
         self._unmatched: frozenset[bytes] = frozenset()
         self._frames = FrameReader(directory, self.journals)
+        self._wanted: list[bytes] = []
+        """The ids that the present look is for."""
         self._segments: dict[str, FileIndex] = {}
         self.files: Lru[str, FileIndex] = Lru()
         """Lap and slot files, by name; each weighs as much as it has runs."""
@@ -196,30 +197,25 @@ class Memory:
 
     def catch_up(self, wanted: list[bytes] | None) -> None:
         """Read what is new; without `wanted` ids, up to one cut of all journals. Raises OSError."""
-        for tail, frame in self.journals.follow(at_one_cut=wanted is None):
-            if self.journals.checkpoint is not self._checkpoint:
-                self._renew()
-            if frame is None:
-                self._take_back(tail)
-            elif frame.puts or frame.drops:
-                self._take(tail, frame, wanted or [])
-        if self.journals.checkpoint is not self._checkpoint:
-            self._renew()
+        self._wanted = wanted or []
+        self.journals.follow(self, at_one_cut=wanted is None)
         if wanted is None and self._front is not None:
             self._front.is_at_a_cut()
 
-    def _renew(self) -> None:
+    def renewed(self) -> None:
         """Forget what another checkpoint makes void."""
         checkpoint = self.journals.checkpoint
         for file in list(self.files.values()):
             if covered_of(self._dir.settings, checkpoint, file.name) is None:
                 self._drop(file)  # it was removed
-        self._checkpoint, self._unmatched = checkpoint, frozenset(checkpoint.unmatched)
+        self._unmatched = frozenset(checkpoint.unmatched)
         self._frames = FrameReader(self._dir, self.journals)
         self._front = self._tally = None  # a deal may have covered records that were never read here
 
-    def _take(self, tail: Tail, frame: Frame, wanted: list[bytes]) -> None:
+    def take(self, tail: Tail, frame: Frame) -> None:
         """Take a new frame of a journal."""
+        if frame.is_seal:
+            return
         file = self._segments.get(tail.name)
         if file is None:
             file = self._segments[tail.name] = FileIndex(tail.name, frame.offset, tail=tail)
@@ -229,7 +225,7 @@ class Memory:
             puts, drops = readable_records(frame)
             file.keyed.add(keyed_of(puts, self._dir.settings.key_hash))
             ids = compiled.ids_of(puts), compiled.ids_of(drops)
-        is_few = frame.puts + frame.drops <= _FEW or within(wanted, frame.first, frame.last)
+        is_few = frame.puts + frame.drops <= _FEW or within(self._wanted, frame.first, frame.last)
         if run.puts is None and run.offset == frame.offset and is_few:
             run.puts = {}
         if run.puts is not None:
@@ -257,7 +253,7 @@ class Memory:
             tally.take(puts, drops)
         self._front, self._tally = front, None if tally is None or tally.is_full else tally
 
-    def _take_back(self, tail: Tail) -> None:
+    def take_back(self, tail: Tail) -> None:
         """Forget what was read of a journal."""
         for name in [name for name, file in self._segments.items() if file.tail is tail]:
             self._unload(self._segments.pop(name))
@@ -302,7 +298,7 @@ class Memory:
 
     def stats(self) -> Stats | None:
         """Count; None where a snapshot has to, because of damage or a message that was written twice."""
-        checkpoint = self._checkpoint
+        checkpoint = self.journals.checkpoint
         if checkpoint.doubt or self.journals.damage:
             return None
         tally, self._tally = self._tally, None
@@ -353,11 +349,11 @@ class Memory:
         if len(found) < len(places):
             # A file was damaged since, or removed by hand. There may be another copy.
             found |= self._here().find(i for i in places if i not in found)
-        return found, None if self._checkpoint.doubt else {name for name in dropped.values() if name}
+        return found, None if self.journals.checkpoint.doubt else {name for name in dropped.values() if name}
 
     def holders(self, hashes: Collection[bytes], dealt: Dealt) -> Holders:
         """Return what `Finder.holders` does."""
-        ids = dealt(hashes, self._checkpoint)
+        ids = dealt(hashes, self.journals.checkpoint)
         for hash_ in hashes:
             for file in self._segments.values():
                 ids[hash_] += file.keyed.of(hash_)
@@ -430,7 +426,7 @@ class Memory:
 
     def _files_of(self, wanted: list[bytes]) -> Iterator[tuple[FileIndex, list[bytes]]]:
         """Yield the lap and slot files that may hold these ids, each with those ids."""
-        slots, laps = self._checkpoint.slots, self._checkpoint.laps
+        slots, laps = self.journals.checkpoint.slots, self.journals.checkpoint.laps
         lap_of = self._dir.settings.lap_of
         by_slot: dict[int, list[bytes]] = {}
         by_lap: dict[int, list[bytes]] = {}

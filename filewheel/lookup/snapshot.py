@@ -132,8 +132,7 @@ class Snapshot:
         journals, handles = JournalReader(self._dir), None
         with disk_errors(self._dir.path):
             while handles is None:
-                for _ in journals.follow():
-                    pass
+                journals.follow()
                 handles = journals.pin()
         self._begin(journals, handles)
 
