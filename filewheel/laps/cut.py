@@ -21,7 +21,7 @@ from filewheel.format import layout
 from filewheel.format.frame import Frame
 from filewheel.format.record import add_puts, keyed_ids, readable_records
 from filewheel.journal.tail import Handles, Tail
-from filewheel.journal.walk import Part, read_parts
+from filewheel.journal.walk import read_part
 from filewheel.laps.missing import vanished
 from filewheel.laps.store import Store
 from filewheel.laps.window import Span
@@ -61,7 +61,8 @@ class Cut:
         drops = add_puts(self.puts, frame)
         if drops:
             self.drops.update(zip(ids_of(drops), drops, strict=True))
-        self.keyed.update((id_, hash_) for hash_, id_ in keyed_ids(frame, hash_of))
+        for hash_, id_ in keyed_ids(frame, hash_of):
+            self.keyed[id_] = hash_
 
     def take_apart(
         self, base: Checkpoint, puts: PutTable, coming: set[bytes] | None, finished: Files, slots: int
@@ -155,18 +156,17 @@ def dropped_above(store: Store, cut: Cut, seen: Mapping[str, Position], puts: Pu
 
 def frames_of(store: Store, tail: Tail, start: Position, limit: Position) -> Iterator[tuple[Position, Frame]]:
     """Yield a journal's frames between two positions, and where each ends. Raises Damaged when a segment is missing."""
-
-    def on_error(part: Part, exc: OSError) -> None:
-        if not isinstance(exc, FileNotFoundError):
-            raise exc
-        # Only a deal removes a segment, and no other runs: to skip it would cover its records.
-        # mutant: vanished-dealt
-        raise vanished(store.dir, store.quarantine, Span(part.name, part.start, part.end, ID_MIN)) from None
-
     with contextlib.closing(Handles(store.dir, limit=1)) as handles:
-        for part, item in read_parts(store.dir, handles.get, tail.parts(start, limit), on_error=on_error):
-            if isinstance(item, Frame):
-                yield Position(part.segment, item.end, item.number), item
+        for part in tail.parts(start, limit):
+            try:
+                fd = handles.get(part.name)
+            except FileNotFoundError:
+                # Only a deal removes a segment, and no other runs: to skip it would cover its records.
+                # mutant: vanished-dealt
+                raise vanished(store.dir, store.quarantine, Span(part.name, part.start, part.end, ID_MIN)) from None
+            for item in read_part(store.dir, fd, part):
+                if isinstance(item, Frame):
+                    yield Position(part.segment, item.end, item.number), item
 
 
 def _meets(numbers: Sequence[Any], low: Any, high: Any) -> bool:

@@ -152,17 +152,17 @@ def split(body: bytes) -> list[bytes]:
     unpacker.feed(body)
     skip, tell = unpacker.skip, unpacker.tell
     size = len(body)
-    ends = []
+    records = []
     at = 0
     try:
         while at < size:
             skip()
-            at = tell()
-            ends.append(at)
+            end = tell()
+            records.append(body[at:end])
+            at = end
     except Exception as exc:  # msgpack raises more than its own errors
         raise ValueError(f"not a run of records after byte {at} of a frame") from exc
-    starts = [0, *ends]
-    return [body[a:b] for a, b in zip(starts, ends, strict=False)]
+    return records
 
 
 def part(body: bytes, first: bytes, last: bytes, /) -> tuple[list[bytes], list[bytes]]:
@@ -170,12 +170,14 @@ def part(body: bytes, first: bytes, last: bytes, /) -> tuple[list[bytes], list[b
 
     Raises ValueError for any other content.
     """
-    records = split(body)
-    puts = [r for r in records if r[:4] == PUT_PREFIX]
+    puts: list[bytes] = []
     drops: list[bytes] = []
-    if len(puts) != len(records):
-        drops = [r for r in records if r[:4] == DROP_PREFIX and len(r) == DROP_BYTES]
-        if len(puts) + len(drops) != len(records):
+    for record in split(body):
+        if record[:4] == PUT_PREFIX:
+            puts.append(record)
+        elif record[:4] == DROP_PREFIX and len(record) == DROP_BYTES:
+            drops.append(record)
+        else:
             raise ValueError("a frame holds a record of an unknown kind")
     for some in (puts, drops):
         if some and (min(some)[ID] < first or max(some)[ID] > last):
