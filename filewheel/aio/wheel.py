@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import os
 import warnings
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from functools import partial, update_wrapper
 from itertools import islice
 from types import TracebackType
@@ -480,7 +480,8 @@ class AsyncWheel:
         """In the thread that reads: close the files of these lists, or of all."""
         for found in lists or tuple(self._lists):
             self._lists.discard(found)
-            found.close()  # type: ignore[attr-defined]
+            if isinstance(found, Generator):  # not one from memory
+                found.close()
 
     # -- fire ------------------------------------------------------------------------------------------------
 

@@ -404,6 +404,20 @@ def test_a_list_that_is_left_early_keeps_no_file_open(wheel_dir: Path, play: Run
     play(main())
 
 
+def test_a_list_from_memory_ends_well_whether_it_is_read_to_its_end_or_not(
+    wheel_dir: Path, play: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with AsyncWheel(wheel_dir) as wheel:
+            await wheel.enqueue_many([b"x"] * 500, delay=60)
+            assert len([m async for m in wheel.list(limit=3)]) == 3
+            listed = wheel.list()
+            assert (await anext(listed)).payload == b"x"
+
+    play(main())
+    assert not caplog.records
+
+
 # -- life ----------------------------------------------------------------------------------------------------
 
 
