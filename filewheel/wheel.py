@@ -266,6 +266,12 @@ class Wheel(ScheduleChanges):
             self._look(self._journal, now_us)
         return self._journal
 
+    def _heed(self) -> None:
+        """Do what each write does first, for an owner that may rest for long: a purge waits for it. Raises nothing."""
+        if self._journal is not None:
+            with contextlib.suppress(FilewheelError):  # the next write raises it
+                self._writer()
+
     def _look(self, journal: Journal, now_us: int) -> None:
         """Check the roster, and write for the set in it from now on. Raises Fenced, Damaged."""
         journal.look()  # mutant: refused-once.2 follow-once.2

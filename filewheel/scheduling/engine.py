@@ -95,11 +95,12 @@ class Engine(FiringThread):
         *,
         env: Env,
         declare: Callable[[OnConflict], None],
+        heed: Callable[[], None],
         loop: asyncio.AbstractEventLoop | None = None,
         ends_drained: bool = False,
     ) -> None:
         """`declare` starts the schedules of the program: when this process becomes the keeper, again when its clock is
-        put back, and as a standby those that are missing.
+        put back, and as a standby those that are missing. `heed` lets the handle that writes them heed a purge.
 
         With `ends_drained` the thread ends when the wheel is drained; without, it waits for the resume.
         """
@@ -112,6 +113,7 @@ class Engine(FiringThread):
         self._env = env
         self._clock = clock = env.clock
         self._declare = declare
+        self._heed = heed
         self._loop = loop
         self._sleep = StandbySleep(path, env)
         self._ends_drained = ends_drained
@@ -160,6 +162,7 @@ class Engine(FiringThread):
 
     def _turn(self) -> None:
         self._turned_us = self._clock.steady_us()
+        self._heed()
 
     def wait_until_keeper(self, timeout_s: float | None) -> bool:
         """Wait until this process fires; return whether it does. Raises Fenced when it never will."""

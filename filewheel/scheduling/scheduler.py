@@ -310,6 +310,10 @@ class Scheduler(Firing[Engine]):
             except KeyHeld as exc:
                 log.error("the schedule %r of this program is not started: %s", name, exc)
 
+    def _heed(self) -> None:
+        if self._wheel is not None and self._wheel_pid == os.getpid():
+            self._wheel._heed()
+
     # -- the jobs that wait: no call here ends a schedule, but a cancel of the one occurrence that it names --------
 
     def list(
@@ -427,6 +431,7 @@ class Scheduler(Firing[Engine]):
             self._telemetry,
             env=self._env,
             declare=self._plant_all,
+            heed=self._heed,
             loop=self._loop,
             ends_drained=ends_drained,
         )

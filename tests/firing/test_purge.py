@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from filewheel import BadArgument, Keeper, Wheel, add_backup
+from filewheel import BadArgument, Keeper, Scheduler, Wheel, add_backup
 from filewheel.disk.directory import open_directory
 from filewheel.firing.purge import Purged
 from filewheel.laps.deal import Deal
@@ -339,3 +340,19 @@ def test_a_purge_that_is_killed_loses_nothing_and_the_next_one_finishes(stage: S
     assert stage.wheel.purge()
     assert files_with(stage.path, SECRET) == []
     assert stage.living() == before
+
+
+def test_a_scheduler_that_fires_leaves_the_journal_in_which_it_has_started_its_schedules(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.wheel"
+    scheduler = Scheduler(path)
+    called = threading.Event()
+
+    @scheduler.every(1, name=f"every second, {SECRET.decode()}")
+    def work() -> None:
+        called.set()
+
+    with scheduler, Wheel(path) as wheel:
+        assert called.wait(30)
+        assert eventually(lambda: wheel.history() != [])
+        assert wheel.purge(timeout_s=15)
+    assert_whole(path)
