@@ -4,7 +4,7 @@
 A file imports only from its own folder and from those to the left of it (tests/test_layers.py checks it):
 
     errors checks values message | native | env timespec | timers | format | disk | roster | journal | laps | lookup
-    | keys | runs | firing | metrics | replication | schedules | reader changes schedule_changes wheel keeper | aio
+    | keys | runs | firing | metrics | sets | schedules | reader changes schedule_changes wheel keeper | aio
     tools | scheduling | bridges testing | live | kafka
 """
 
@@ -76,12 +76,6 @@ if _typing.TYPE_CHECKING:
     from filewheel.firing.purge import Purged, Unreached
     from filewheel.keeper import Keeper
     from filewheel.metrics.metrics import Metrics
-    from filewheel.replication.members import add_backup, remove_backup
-    from filewheel.replication.promote import Promotion, promote
-    from filewheel.replication.rejoin import Rejoin, rejoin
-    from filewheel.replication.replicator import Replicator
-    from filewheel.replication.standby import Standby
-    from filewheel.replication.status import LinkReport, MemberStatus, SetStatus, find_primary, set_status
     from filewheel.schedules.cron import Cron
     from filewheel.schedules.definition import StoredSchedule, schedule_of
     from filewheel.schedules.occurrences import PlainOccurrences
@@ -95,6 +89,13 @@ if _typing.TYPE_CHECKING:
     from filewheel.scheduling.outcome import GiveUp, Retry, RetryLater, history_of
     from filewheel.scheduling.own_terms import retry_of, timeout_of
     from filewheel.scheduling.scheduler import Scheduler
+    from filewheel.sets.link import LinkReport
+    from filewheel.sets.members import add_backup, remove_backup
+    from filewheel.sets.promote import Promotion, promote
+    from filewheel.sets.rejoin import Rejoin, rejoin
+    from filewheel.sets.replicator import Replicator
+    from filewheel.sets.standby import Standby
+    from filewheel.sets.status import MemberStatus, SetStatus, find_primary, set_status
 
 __all__ = [
     "AsyncKeeper",
@@ -214,35 +215,35 @@ _LATER = {
     "Handler": "filewheel.scheduling.handler",
     "Job": "filewheel.scheduling.job",
     "Keeper": "filewheel.keeper",
-    "LinkReport": "filewheel.replication.status",
+    "LinkReport": "filewheel.sets.link",
     "Metrics": "filewheel.metrics.metrics",
-    "MemberStatus": "filewheel.replication.status",
+    "MemberStatus": "filewheel.sets.status",
     "Once": "filewheel.schedules.recurrence",
     "PlainOccurrences": "filewheel.schedules.occurrences",
     "PlainSchedule": "filewheel.schedules.plain",
-    "Promotion": "filewheel.replication.promote",
+    "Promotion": "filewheel.sets.promote",
     "Purged": "filewheel.firing.purge",
-    "Rejoin": "filewheel.replication.rejoin",
-    "Replicator": "filewheel.replication.replicator",
+    "Rejoin": "filewheel.sets.rejoin",
+    "Replicator": "filewheel.sets.replicator",
     "Retry": "filewheel.scheduling.outcome",
     "RetryLater": "filewheel.scheduling.outcome",
     "Scheduler": "filewheel.scheduling.scheduler",
-    "SetStatus": "filewheel.replication.status",
-    "Standby": "filewheel.replication.standby",
+    "SetStatus": "filewheel.sets.status",
+    "Standby": "filewheel.sets.standby",
     "StoredCall": "filewheel.scheduling.call",
     "StoredSchedule": "filewheel.schedules.definition",
     "Unreached": "filewheel.firing.purge",
-    "add_backup": "filewheel.replication.members",
+    "add_backup": "filewheel.sets.members",
     "call_of": "filewheel.scheduling.call",
     "current_job": "filewheel.scheduling.job",
-    "find_primary": "filewheel.replication.status",
+    "find_primary": "filewheel.sets.status",
     "history_of": "filewheel.scheduling.outcome",
-    "promote": "filewheel.replication.promote",
-    "rejoin": "filewheel.replication.rejoin",
-    "remove_backup": "filewheel.replication.members",
+    "promote": "filewheel.sets.promote",
+    "rejoin": "filewheel.sets.rejoin",
+    "remove_backup": "filewheel.sets.members",
     "retry_of": "filewheel.scheduling.own_terms",
     "schedule_of": "filewheel.schedules.definition",
-    "set_status": "filewheel.replication.status",
+    "set_status": "filewheel.sets.status",
     "timeout_of": "filewheel.scheduling.own_terms",
 }
 

@@ -315,5 +315,5 @@ class Changes(Reader):
 
 def _pauses() -> ModuleType:
     with IMPORTS:  # on demand: a producer that never pauses does not load what sets need
-        from filewheel.replication import pauses
+        from filewheel.sets import pauses
     return pauses

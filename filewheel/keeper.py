@@ -217,6 +217,14 @@ class Keeper:
                 finally:
                     self._release()
 
+    def _is_primary(self) -> bool:
+        """Return whether this wheel is in no set, or is its primary. Else its journals stay for a rejoin to read."""
+        try:
+            self._fence.check_may_fire(self._clock.now_us())
+        except FilewheelError:
+            return False
+        return True
+
     def _end(self) -> None:
         """Write the remaining settlements, and close the journal after any error."""
         try:
@@ -237,7 +245,8 @@ class Keeper:
                 self._store.own.flush()
                 with self._lock:
                     self._store.ingest(test_locks=True)
-                self._housekeeper.deal_all()
+                if self._is_primary():
+                    self._housekeeper.deal_all()
         except OSError as exc:
             raise disk_error(exc, self._dir.path) from exc
         finally:
@@ -300,8 +309,7 @@ class Keeper:
             self._fail(exc)  # mutant: fenced-for-a-moment
             raise
         if self._fence.roster is not self._followed:
-            # mutant: retained-not-told keeper-mirrors-untold remove-leaves-retained keeper-keeps-none
-            self._store.follow(self._fence.roster)
+            self._store.follow(self._fence.roster)  # mutant: keeper-mirrors-untold
             self._followed = self._fence.roster
 
     # -- going out -------------------------------------------------------------------------------------------

@@ -5,23 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from filewheel import Wheel
-from filewheel.disk.directory import Directory, open_directory
+from filewheel.disk.directory import Directory, create_directory, open_directory
+from filewheel.disk.disk import SYSTEM
 from filewheel.roster.roster import Member, Mode, Role, Roster, change_roster, read_roster
 
 SET = "5e7" * 8
 
 
-def open_wheel(path: Path) -> Directory:
+def open_wheel(path: Path, salt: str | None = None) -> Directory:
     """Open a wheel's directory, made if it is not there."""
     if not path.exists():
-        Wheel.create(path).close()
+        create_directory(path, salt=salt, now_us=SYSTEM.clock.now_us())
     return open_directory(path, write=True)
 
 
 def make_set(primary: Path, *backups: Path, epoch: int = 1, mode: Mode = "ship") -> Roster:
     """Write the rosters of a set; return the primary's."""
-    opened = {path: open_wheel(path) for path in (primary, *backups)}
+    opened = {primary: open_wheel(primary)}
+    opened |= {path: open_wheel(path, opened[primary].settings.salt) for path in backups}
     members = {p: Member(str(p), d.settings.id, mode, "current") for p, d in opened.items()}
     for path, directory in opened.items():
         role: Role = "primary" if path == primary else "backup"

@@ -36,7 +36,6 @@ from filewheel.errors import anew
 from filewheel.journal.settlement import Settlement
 from filewheel.kafka import Delivery
 from filewheel.live.remembered import Remembered
-from filewheel.replication.backup_keeper import BackupKeeper
 from tests.support import REPO, FakeClock, FaultyDisk, eventually
 
 TRIES = 1000
@@ -275,13 +274,6 @@ def test_a_scheduler_that_was_fenced_raises_a_new_error_each_time(wheel_dir: Pat
         engine._keeper.wake()
         eventually(lambda: scheduler.state == "fenced")
         assert tried(engine.check) == {Fenced}
-
-
-def test_a_backup_that_has_failed_raises_a_new_error_each_time(wheel_dir: Path) -> None:
-    keeper = BackupKeeper(str(wheel_dir))
-    keeper._fail(Poisoned("a flush failed"))
-    assert tried(keeper.tick) == {Poisoned}
-    keeper.close()
 
 
 def test_a_value_that_cannot_be_made_raises_a_new_error_each_time() -> None:

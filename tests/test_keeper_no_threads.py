@@ -16,11 +16,11 @@ from filewheel.disk.checkpoint import Position
 from filewheel.disk.disk import SYSTEM
 from filewheel.journal.copies import RETRY_US
 from filewheel.laps.tidy import Tidier
-from filewheel.replication.promote import promote
-from filewheel.replication.standby import Standby
+from filewheel.sets.promote import promote
+from filewheel.sets.standby import Standby
 from tests.conftest import assert_whole
 from tests.journal.support_mirror import WheelSet
-from tests.replication.support_sets import Place, place, role_of
+from tests.sets.support_sets import Place, place, role_of
 from tests.support import FaultyDisk
 
 __all__ = ["place"]

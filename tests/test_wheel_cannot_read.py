@@ -16,11 +16,9 @@ from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.env import Disk, DiskFactory
 from filewheel.laps.tidy import tidy
 from filewheel.lookup.snapshot import Snapshot
-from filewheel.replication.backup_keeper import BackupKeeper
-from filewheel.replication.health import EVERYTHING, damaged_files, items_now, ranges_of
-from filewheel.replication.standby import Standby
-from filewheel.replication.status import find_primary
 from filewheel.roster.fence import Fence
+from filewheel.sets.standby import Standby
+from filewheel.sets.status import find_primary
 from filewheel.tools.verify import verify
 from tests.support import FakeClock, FaultyDisk, timed
 from tests.support_set import make_set, promote, roster_of
@@ -65,10 +63,6 @@ def opened_as_keeper(path: Path, clock: FakeClock, disk: DiskFactory) -> None:
     Keeper(path, clock=clock, background=False, env=SYSTEM.using(disk=disk)).close()
 
 
-def opened_as_backup(path: Path, clock: FakeClock, disk: DiskFactory) -> None:
-    BackupKeeper(str(path), env=SYSTEM.using(clock=clock, disk=disk)).close()
-
-
 def repaired(path: Path, clock: FakeClock, disk: DiskFactory) -> None:
     filewheel.tools.repair.repair(open_directory(path, write=True, env=SYSTEM.using(disk=disk, clock=clock)))
 
@@ -76,7 +70,7 @@ def repaired(path: Path, clock: FakeClock, disk: DiskFactory) -> None:
 @pytest.mark.parametrize("code", CODES, ids=errno.errorcode.__getitem__)
 @pytest.mark.parametrize(
     ("opens", "after"),
-    [(opened_as_keeper, 0), (opened_as_backup, 0), (repaired, 0), (repaired, 1)],  # repair verifies first
+    [(opened_as_keeper, 0), (repaired, 0), (repaired, 1)],  # repair verifies first
 )
 def test_a_lap_that_cannot_be_listed_once_is_an_error_and_loses_nothing(
     wheel_dir: Path, opens: Callable[[Path, FakeClock, DiskFactory], None], after: int, code: int
@@ -170,23 +164,6 @@ def test_verify_without_room_for_another_open_file_finds_no_damage_but_raises(wh
         disk = failing_once("open", pattern, errno.EMFILE)
         with pytest.raises(DiskError, match="too many open files"):
             verify(open_directory(wheel_dir, write=False, env=SYSTEM.using(disk=disk)))
-
-
-def test_a_quarantine_that_cannot_be_listed_is_not_taken_for_an_empty_one(wheel_dir: Path) -> None:
-    failing = failing_once("listdir", "quarantine", errno.EIO)
-    with pytest.raises(OSError, match="Input/output"):
-        damaged_files(open_directory(wheel_dir, write=False, env=SYSTEM.using(disk=failing)), (), ())
-    failing = failing_once("listdir", "quarantine", errno.EMFILE)
-    with Wheel(wheel_dir, env=SYSTEM.using(disk=failing)) as wheel, pytest.raises(DiskError):
-        wheel.stats()
-
-
-@pytest.mark.damages
-def test_an_item_in_quarantine_whose_note_is_illegible_may_have_cost_anything(wheel_dir: Path) -> None:
-    (wheel_dir / "quarantine" / "x.json").write_bytes(b"{")
-    directory = open_directory(wheel_dir, write=False)
-    assert ranges_of(directory, damaged_files(directory, (), ())) == [EVERYTHING]
-    assert not damaged_files(directory, items_now(directory), ())
 
 
 # -- other wheels -----------------------------------------------------------------------------------------------------

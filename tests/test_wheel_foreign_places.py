@@ -11,8 +11,8 @@ import pytest
 from filewheel import DiskError, FilewheelError, Keeper, MessageId, Settlement, Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.format import layout
-from filewheel.replication.members import add_backup
-from filewheel.replication.status import set_status
+from filewheel.sets.members import add_backup
+from filewheel.sets.status import set_status
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify
 from tests.cli.support import Fw

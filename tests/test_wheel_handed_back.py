@@ -11,7 +11,7 @@ import pytest
 
 from filewheel import AsyncWheel, BadArgument, Keeper, Metrics, Wheel
 from filewheel.kafka import Delivery, StatusServer
-from filewheel.replication.replicator import Replicator
+from filewheel.sets.replicator import Replicator
 from filewheel.tools.dump import dump
 
 

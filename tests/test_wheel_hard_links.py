@@ -16,8 +16,8 @@ from filewheel.disk.disk import SYSTEM
 from filewheel.disk.quarantine import Quarantine
 from filewheel.format import layout
 from filewheel.journal.tail import Damage
-from filewheel.replication.health import why_not_durable
 from filewheel.roster.roster import Roster, change_roster
+from filewheel.sets.standby import why_not_durable
 from tests.conftest import assert_whole
 from tests.support_wheel import NOW_S, StillClock
 from tests.test_wheel_hostile_files import LATER

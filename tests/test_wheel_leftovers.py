@@ -101,7 +101,7 @@ def test_an_enqueue_that_was_written_and_not_mirrored_does_not_say_that_nothing_
     full = [False]
 
     def fail(kind: str, name: str) -> None:
-        if full[0] and kind == "rename" and name.startswith("journal/"):
+        if full[0] and kind == "open" and name.startswith("journal/"):
             raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), name)
 
     mirror, clock = tmp_path / "mirror.wheel", PassingClock()

@@ -24,7 +24,7 @@ from filewheel import (
 )
 
 from ..failure import USAGE, Failure
-from ..input.params import DURATION, SIZE, ParamType
+from ..input.params import DURATION, ParamType
 from ..show.members import (
     Copying,
     is_read_only,
@@ -109,10 +109,6 @@ def command(ctx: click.Context) -> None:
     "--timeout", type=DURATION, metavar="DUR",
     help=f"How long an enqueue waits for a mirror until that counts as failed.  [default: {Roster.timeout_s:g}s]",
 )  # fmt: skip
-@click.option(
-    "--retain", type=SIZE, metavar="SIZE",
-    help=f"How much journal the primary keeps for backups that are behind.  [default: {Roster.retain_bytes >> 20}MiB]",
-)  # fmt: skip
 @click.option("--no-copy", is_flag=True, help="Leave the first copy to `filewheel replicate`.")
 @click.argument("path", metavar="DIR", type=click.Path(file_okay=False))
 def add(
@@ -121,21 +117,20 @@ def add(
     on_failure: Literal["refuse", "stale"] | None,
     copies: int | None,
     timeout: int | None,
-    retain: int | None,
     no_copy: bool,
     path: str,
 ) -> None:
     """Add a backup, and copy to it what is pending.
 
-    DIR is made if it is not there. --on-failure, --copies, --timeout and --retain hold for the whole set, and stay as
-    they are where they are not given. The first copy can be interrupted: `filewheel replicate` goes on with it.
+    DIR is made if it is not there. --on-failure, --copies and --timeout hold for the whole set, and stay as they are
+    where they are not given. The first copy can be interrupted: `filewheel replicate` goes on with it.
 
     For a DIR that is a backup already only what the options say changes, also while its disk is away.
     """
     before = roster_of(out)
     member = add_backup(
         out.dir, path, mode=_mode(before, mirror, path), on_failure=on_failure, copies=copies,
-        timeout_s=None if timeout is None else timeout / US_PER_S, retain_bytes=retain, force=out.force,
+        timeout_s=None if timeout is None else timeout / US_PER_S, force=out.force,
     )  # fmt: skip
     status = set_status(out.dir)
     seen = None if status is None else next((one for one in status.members if one.member.wheel == member.wheel), None)
@@ -194,7 +189,7 @@ def _change(before: Roster | None, after: Roster | None, member: Member) -> _Cha
 
 
 def _rules(roster: Roster) -> tuple[object, ...]:
-    return roster.on_failure, roster.copies, roster.timeout_s, roster.retain_bytes
+    return roster.on_failure, roster.copies, roster.timeout_s
 
 
 def _mode(roster: Roster | None, mirror: bool | None, path: str) -> Literal["mirror", "ship"]:
@@ -239,7 +234,7 @@ def _copy(out: Output, member: Member, status: SetStatus | None) -> LinkReport |
 def show(out: Output) -> None:
     """List the backups: their state, how far they are behind, and whether a replicator follows.
 
-    Exits with 0 when all of them are in order, and with 3 when one is not current (joining, matching, stale), cannot be
+    Exits with 0 when all of them are in order, and with 3 when one is not current (joining, stale), cannot be
     reached, has no replicator, or has not been compared since it was away. It also exits with 3 when the primary cannot
     be read, and names the backups that may be promoted. A wheel that stands alone has no backups, which is in order.
     """
@@ -293,8 +288,6 @@ def _ways(troubled: list[MemberStatus], primary: str) -> list[str]:
             ways.append(back)
         elif is_read_only(one):
             ways.append(f"make {one.member.path} writable, or mount it so")
-        elif one.has_bad_keys:
-            ways.append(f"stop its replicator, then `filewheel -C {path} repair`")
         elif one.following and not one.lacks:
             waits = True
         else:

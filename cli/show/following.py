@@ -29,7 +29,7 @@ log = logging.getLogger("filewheel.replicate")
 _LOOK_S = 0.1
 _REDRAW_S = 1.0
 _STATES = {
-    "healing": "is brought up to date",
+    "copying": "is brought up to date",
     "following": "is in step, and followed",
     "unreachable": "cannot be reached",
     "failed": "cannot be written",

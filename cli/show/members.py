@@ -104,7 +104,6 @@ def rules_of(roster: Roster) -> list[str]:
             rules.append("While a mirror fails, enqueues are refused")
     if roster.copies > 1:
         rules.append(f"Enqueues are refused while fewer than {roster.copies} wheels can hold them")
-    rules.append(f"The primary keeps up to {size(roster.retain_bytes)} of journals for backups that are behind")
     return rules
 
 
@@ -154,20 +153,18 @@ def report_fields(report: LinkReport) -> dict[str, Any]:
         "wheel": report.wheel,
         "mode": report.mode,
         "state": report.state,
-        "shipped": report.shipped,
-        "healed_puts": report.healed_puts,
-        "healed_drops": report.healed_drops,
+        "copied_bytes": report.copied_bytes,
+        "healed": report.healed,
         "returned": report.returned,
         "error": report.error,
     }
 
 
 def work_text(report: LinkReport, nothing: str = "nothing to do") -> str:
-    """Return the work done for one backup: "12 records shipped, 3 messages added"."""
+    """Return the work done for one backup: "12 KiB copied, 3 damaged frames written again"."""
     parts = [
-        f"{count(report.shipped, 'record')} shipped" if report.shipped else "",
-        f"{count(report.healed_puts, 'message')} added" if report.healed_puts else "",
-        f"{count(report.healed_drops, 'message')} dropped" if report.healed_drops else "",
+        f"{size(report.copied_bytes)} copied" if report.copied_bytes else "",
+        f"{count(report.healed, 'damaged frame')} written again" if report.healed else "",
         f"{count(report.returned, 'message')} given back to the primary" if report.returned else "",
     ]
     return ", ".join(part for part in parts if part) or nothing

@@ -27,7 +27,7 @@ from filewheel.disk.replace import put_in_place, write_aside
 from filewheel.env import Disk
 from filewheel.errors import Damaged, said
 from filewheel.format import layout
-from filewheel.format.frame import BODY_BYTES_MAX, FORMAT, HEADER_BYTES, Frame, scan, seal
+from filewheel.format.frame import BODY_BYTES_MAX, FORMAT, HEADER_BYTES, Frame, Scanner, seal
 from filewheel.message import ID_BYTES, ID_LIMIT
 
 _LENGTH_END = 1 << 44
@@ -91,6 +91,22 @@ class Checkpoint:
             dict(self.slots),
             list(self.unmatched),
         )
+
+
+_ERA_DEALS = 1 << 40
+
+
+def era_of(deal: int) -> int:
+    """Return the era of a deal: how often a keeper of this wheel had begun in doubt before it."""
+    return deal // _ERA_DEALS
+
+
+def next_era(deal: int) -> int:
+    """Return the number that a keeper in doubt begins with, after all that may have been in use.
+
+    So a copy sees from the number of a deal whether it lists all files, or those that were there.
+    """
+    return (era_of(deal) + 1) * _ERA_DEALS
 
 
 @dataclass
@@ -284,15 +300,20 @@ def read_checkpoint_file(disk: Disk, name: str, seeds: Seeds, lap_of: LapOf, pat
             raise
         raise Damaged(f"cannot be read: {exc.strerror or exc}", path=path) from exc
     try:
-        end = min(disk.size(fd), _CHECKPOINT_BYTES_MAX)
-        for item in scan(disk, fd, 0, end, seeds(layout.CHECKPOINT)):
-            if isinstance(item, Frame):
-                return decode(item, path, lap_end(lap_of))
-            break
+        data = disk.pread(fd, min(disk.size(fd), _CHECKPOINT_BYTES_MAX), 0)
     except OSError as exc:
         if not is_unreadable(exc):
             raise
         raise Damaged(f"cannot be read: {exc.strerror or exc}", path=path) from exc
     finally:
         disk.close(fd)
-    raise Damaged("the checkpoint fails its checksum", path=path, hint="`filewheel repair`")
+    return parse_checkpoint(data, seeds, lap_of, path)
+
+
+def parse_checkpoint(data: bytes, seeds: Seeds, lap_of: LapOf, path: str) -> Checkpoint:
+    """Read the bytes of a checkpoint file. Raises Damaged when they do not verify."""
+    reader = Scanner(lambda size, offset: data[offset : offset + size], 0, len(data), seeds(layout.CHECKPOINT))
+    item = next(iter(reader), None)
+    if not isinstance(item, Frame):
+        raise Damaged("the checkpoint fails its checksum", path=path, hint="`filewheel repair`")
+    return decode(item, path, lap_end(lap_of))

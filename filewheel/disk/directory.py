@@ -111,11 +111,14 @@ def create_directory(
     slots: int = SLOTS_DEFAULT,
     sync: Sync = "always",
     payload_bytes_max: int = PAYLOAD_BYTES_MAX_DEFAULT,
+    salt: str | None = None,
     now_us: int,
     force: bool = False,
     env: Env = SYSTEM,
 ) -> None:
     """Make an empty wheel at `path`, whose parent must exist. On return it is durable.
+
+    `salt` is that of another wheel, whose files this one is to have.
 
     Raises WheelExists when the path is in use (an empty directory is taken over).
     """
@@ -136,7 +139,7 @@ def create_directory(
         _check_owner(where)
         settings = Settings(
             id=env.entropy(16).hex(),
-            salt=env.entropy(16).hex(),
+            salt=env.entropy(16).hex() if salt is None else salt,
             slots=slots,
             sync=sync,
             payload_bytes_max=payload_bytes_max,

@@ -180,7 +180,7 @@ def items(directory: Directory) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     try:
         names = sorted(directory.disk.listdir(layout.QUARANTINE))
-    except NO_DIRECTORY:  # mutant: quarantine-unlisted
+    except NO_DIRECTORY:
         return found
     for last in names:
         if not last.endswith(".json"):

@@ -16,7 +16,7 @@ def write_aside(disk: Disk, aside: str, data: bytes, *, flush: bool = True) -> N
     try:
         disk.truncate(fd, 0)  # a crash may have left one
         disk.pwrite(fd, data, 0)
-        if flush:  # mutant: overflow-unflushed roster-unflushed
+        if flush:  # mutant: roster-unflushed
             disk.fdatasync(fd)
     finally:
         disk.close(fd)
@@ -25,7 +25,7 @@ def write_aside(disk: Disk, aside: str, data: bytes, *, flush: bool = True) -> N
 def put_in_place(disk: Disk, aside: str, name: str, *, flush: bool = True) -> None:
     """Rename the file. On return the name is durable if `flush`. After an error either file may be in place."""
     disk.rename(aside, name)
-    if flush:  # mutant: overflow-name-unflushed roster-name-unflushed
+    if flush:  # mutant: roster-name-unflushed
         disk.sync_dir(name.rpartition("/")[0])
 
 

@@ -265,16 +265,12 @@ class Housekeeper:
         need = min(self._store.undealt_bytes, CHUNK_BYTES) * 2 + ROOM_BYTES
         self._behind = False
         try:
-            if self._disk.free_bytes() < need and not (
-                self._store.removal.give_up_retained() and self._disk.free_bytes() >= need
-            ):
+            if self._disk.free_bytes() < need:
                 # Not even started: the little room left is for acknowledgements.
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            done = Deal(self._store, spread=True, finished=self._finished).run()
+            Deal(self._store, spread=True, finished=self._finished).run()
             self._dealt_us = now
             self._behind = self.much_is_undealt
-            if done.left_segments and not self._behind:
-                self._retry_us = now + RETRY_US  # the cause may be something that could not be removed
         except (OSError, DiskError) as exc:
             if exc.errno not in FULL:
                 raise

@@ -62,19 +62,13 @@ class Reserve:
         self._on_written()
 
     def _find_room(self, act: Callable[[], None]) -> None:
-        """Call `act`; on a full disk, once more after each deletion that freed room. Raises WheelFull."""
+        """Call `act`; on a full disk, once more after the ballast was given up. Raises WheelFull."""
         try:
             return act()
-        except WheelFull as exc:
-            full = exc
-        frees = (self._store.removal.give_up_retained, self._give_up_ballast)  # mutant: retained-over-acks
-        for free in frees:
-            if free():
-                try:
-                    return act()
-                except WheelFull as exc:
-                    full = exc
-        raise full
+        except WheelFull:
+            if not self._give_up_ballast():
+                raise
+        return act()
 
     def _give_up_ballast(self) -> bool:
         was_there = self.ballast.give_up()
@@ -85,7 +79,7 @@ class Reserve:
     def room_for(self, count: int, held: int) -> int:
         """Make room to acknowledge `held` claimed messages and `count` more; return `count`, or 1 if only one fits.
 
-        Zeros are written ahead into the own journal, after the same deletions as in `spend`. So nothing is estimated: a
+        Zeros are written ahead into the own journal, in the room of the ballast if need be. So nothing is estimated: a
         quota, a limit on the size of a file and missing inodes count too. Cost: nothing while enough zeros are ahead.
         Raises WheelFull when there is no room for one: nothing may be handed out.
         """

@@ -23,7 +23,7 @@ from filewheel.disk.threads import one_call, started
 from filewheel.env import Condition
 from filewheel.errors import UNWRITTEN, Closed, FilewheelError, Poisoned, TooFewCopies, TooLarge, anew, disk_error
 from filewheel.format import layout
-from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, body_of, seal
+from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, seal
 from filewheel.format.ids import SEQ_END
 from filewheel.format.settings import Sync
 from filewheel.journal.segment import FILL_BYTES, Segment
@@ -42,8 +42,11 @@ class Copying(Protocol):
     def ready(self) -> None:
         """Raise unless enough wheels can hold a frame that is written now."""
 
-    def write(self, ticket: int, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
+    def write(self, ticket: int, name: str, offset: int, frame: bytes) -> None:
         """Write a frame that was just written here. Called with the lock held; never raises for another disk."""
+
+    def fill(self, name: str, start: int, size: int) -> None:
+        """Write zeros that were just written ahead here. Called with the lock held; never raises."""
 
     def begin(self, ticket: int) -> None:
         """Start to flush up to this frame."""
@@ -87,6 +90,8 @@ class Appender:
         self._flusher: threading.Thread | None = None
         self._interval_s = 0.0
         self._closed = False
+        self.last = b""
+        """The last frame written."""
         self.copies: Copying | None = None
         """Writes the frames to other wheels too. Set with the lock held."""
         self.on_segment_end: Callable[[str, Position, bool], None] | None = None
@@ -258,40 +263,6 @@ class Appender:
         """Become a new writer: another name, another sequence, no segment yet."""
         self.lender.replace(Writer(self._dir, self.lender.writer.written))
 
-    # -- for a mirror, which writes the frames of another writer ---------------------------------------------
-
-    def is_there(self) -> bool:
-        """Return whether the segment in use still has its name. Cost: one stat."""
-        segment = self.lender.writer.segment
-        return segment is None or self._dir.disk.identity(segment.name) is not None
-
-    def has_room(self, body_bytes: int) -> bool:
-        """Return whether a frame with a body of this size fits into the segment in use."""
-        segment = self.lender.writer.segment
-        end = HEADER_BYTES + body_bytes + 8 + (0 if segment is None else segment.offset)
-        return segment is not None and not segment.failed and end <= self._segment_bytes
-
-    def make_room(self, body_bytes: int) -> None:
-        """Make sure that a frame with a body of this size can be written. May flush, and make a segment."""
-        with self.one_call():
-            self.ready(body_bytes)
-
-    def fill_ahead(self) -> None:
-        """Write zeros ahead where few are left, to be covered by the next flush; frames are written meanwhile."""
-        with self.one_call():
-            writer = self.lender.writer
-            segment = writer.segment
-            if segment is None or segment.failed or writer.commits < _FILL_AFTER_COMMITS or not self._fill_bytes:
-                return
-            if segment.offset + self._fill_bytes // 4 <= segment.filled or segment.filled >= self._segment_bytes:
-                return
-            self._fill(segment)
-
-    def copy(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
-        """Write a frame for which `make_room` made room."""
-        with self.one_call():
-            self.append(body, puts, drops, first, last)
-
     # -- writing, with the lock held ---------------------------------------------------------------------------
 
     def append(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> int:
@@ -299,28 +270,34 @@ class Appender:
         writer = self.lender.writer
         segment, ticket = writer.segment, writer.written + 1
         assert segment is not None
-        segment.append(
-            seal(
-                body,
-                seed=segment.seed,
-                offset=segment.offset,
-                number=ticket - writer.first,
-                synced=writer.synced(self._durable),
-                puts=puts,
-                drops=drops,
-                first=first,
-                last=last,
-            )
+        frame = seal(
+            body,
+            seed=segment.seed,
+            offset=segment.offset,
+            number=ticket - writer.first,
+            synced=writer.synced(self._durable),
+            puts=puts,
+            drops=drops,
+            first=first,
+            last=last,
         )
-        writer.written = ticket
+        segment.append(frame)
+        writer.written, self.last = ticket, frame
         if self.copies is not None:  # mutant: mirror-batch-unwritten
-            self.copies.write(ticket, body, puts, drops, first, last)
+            self.write_copies()
         return ticket
+
+    def write_copies(self) -> None:
+        """Write the last frame to the other wheels that do not have it."""
+        writer = self.lender.writer
+        segment = writer.segment
+        if self.copies is not None and segment is not None:
+            self.copies.write(writer.written, segment.name, segment.offset - len(self.last), self.last)
 
     def append_put(
         self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, size: int
-    ) -> tuple[bytes, MessageId, int]:
-        """Write a frame with one new put, whose body has at most `size` bytes; return the frame, its id and its ticket.
+    ) -> tuple[MessageId, int]:
+        """Write a frame with one new put, whose body has at most `size` bytes; return its id and its ticket.
 
         Most producers write single puts, so this is the short path: one check of the segment, one frame.
         """
@@ -350,10 +327,10 @@ class Appender:
             durable - first if durable > first else 0,
         )
         segment.append(frame)  # mutant: mirror-first
-        writer.written = ticket
+        writer.written, self.last = ticket, frame
         if copies is not None:  # mutant: mirror-first.2
-            copies.write(ticket, body_of(frame), 1, 0, id_, id_)
-        return frame, id_, ticket
+            self.write_copies()
+        return id_, ticket
 
     def lend(self, size: int) -> bool:
         """Lend the writer to a pen with room for a put of this size; False when the put has to take the other path."""
@@ -375,8 +352,11 @@ class Appender:
 
     def _fill(self, segment: Segment) -> None:
         """Write zeros ahead. They share the flush of the frame that needed them: one growth of the file for both."""
+        start = max(segment.filled, segment.offset)
         if not segment.fill(self._fill_bytes, self._segment_bytes):
             self._fill_bytes = 0  # no room to spare: this handle appends without zeros from now on
+        elif self.copies is not None:
+            self.copies.fill(segment.name, start, segment.filled - start)
 
     # -- flushing ------------------------------------------------------------------------------------------
 

@@ -144,13 +144,18 @@ class Copies:
             if live < needed:  # mutant: broken-written-on
                 raise self._too_few(live, needed, UNWRITTEN)
 
-    def write(self, ticket: int, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
-        """Write a frame of the primary to each open mirror that does not have it."""
+    def write(self, ticket: int, name: str, offset: int, frame: bytes) -> None:
+        """Write a frame of the primary's segment to each open mirror that does not have it."""
         for mirror in self._mirrors:
             if mirror.live and mirror.written < ticket:  # mutant: late-given-twice
-                mirror.write(ticket, body, puts, drops, first, last)
+                mirror.write(ticket, name, offset, frame)
         if self._trouble:
             self._mend()  # an enqueue without a flush is confirmed next  # mutant: stale-unmarked-unflushed
+
+    def fill(self, name: str, start: int, size: int) -> None:
+        """Write the zeros that were just written ahead at the primary."""
+        for mirror in self._mirrors:
+            mirror.fill(name, start, size)
 
     def begin(self, ticket: int) -> None:
         """Wake the mirrors' threads to flush up to this frame."""

@@ -20,7 +20,7 @@ from filewheel.disk.checkpoint import Position
 from filewheel.disk.directory import Directory
 from filewheel.errors import DiskError, FilewheelError, disk_errors, partly_done, unconfirmed
 from filewheel.format import layout
-from filewheel.format.frame import body_of, portions
+from filewheel.format.frame import portions
 from filewheel.format.ids import Ids
 from filewheel.format.record import ID, PUT_PREFIX, RESCHEDULED, pack_drop
 from filewheel.format.settings import Sync
@@ -131,7 +131,7 @@ class Journal:
         """Return whether the last look is so old that a mirror may have joined the set and be current since."""
         return self.fence is not None and not 0 <= self._clock.steady_us() - self._looked_us < LOOK_US
 
-    def _look_again(self, ticket: int, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
+    def _look_again(self, ticket: int) -> None:
         """Check the roster after a frame was written, and write the frame to mirrors that have joined the set.
 
         A keeper does not stop for an error here: its next claim does.
@@ -141,8 +141,7 @@ class Journal:
         except FilewheelError as exc:
             if self._strict:  # mutant: late-ack-refused
                 raise unconfirmed(exc) from exc  # mutant: late-fence-confirmed
-        if self._copies is not None:
-            self._copies.write(ticket, body, puts, drops, first, last)  # mutant: late-ungiven
+        self.appender.write_copies()  # mutant: late-ungiven
 
     def follow(self, roster: Roster | None) -> None:
         """Write the frames from now on to the mirrors of this roster, and to no others. Free for the same roster.
@@ -179,7 +178,7 @@ class Journal:
         if drops:
             self._dropped = ticket
         if self._is_old():  # mutant: late-unlooked
-            self._look_again(ticket, body, puts, drops, first, last)
+            self._look_again(ticket)
         return ticket
 
     def wait_durable(self, ticket: int, sync: Sync) -> int:
@@ -212,9 +211,9 @@ class Journal:
             self._let_others_run()
         with appender.one_call():
             self._putting = True
-            frame, id_, ticket = appender.append_put(due_us, enqueued_us, tail, payload, size)
+            id_, ticket = appender.append_put(due_us, enqueued_us, tail, payload, size)
             if self._is_old():  # mutant: late-put-unlooked
-                self._look_again(ticket, body_of(frame), 1, 0, id_, id_)
+                self._look_again(ticket)
             copies = self._copies
             self._putting = False
         if sync == "always":

@@ -1,12 +1,12 @@
-"""One mirror of a journal: a wheel on another disk, and a journal that this handle writes there.
+"""One mirror of a journal: the same frames at the same places of a file of the same name, on another disk.
 
-The caller's thread writes each frame right after the primary's, so the order is the same. A thread of the mirror does
-everything that may take long: it opens the wheel, flushes, and makes the next segment. So the flushes run side by side,
-and a disk that does not answer delays the caller for a bounded time only. A `Mirror` is one life: it starts with the
-opening and ends with the first failure. A flush that failed is never repeated (F0): to go on, start another life, with
-a writer of another name.
+The caller's thread writes each frame right after the primary's (M1). A thread of the mirror does everything that may
+take long: it opens the wheel and the next file, and flushes. So the flushes run side by side (M3), and a disk that does
+not answer delays the caller for a bounded time only. A `Mirror` is one life: it starts with the opening and ends with
+the first failure. A flush that failed is never repeated (F0): to go on, start another life. The replicator fills what
+lies before a life, or between two.
 
-Owns its directory, its journal and its thread. Tickets count the frames of the primary's journal.
+Owns its directory, its file and its thread. Tickets count the frames of the primary's journal.
 Invariant: every frame up to `durable` was covered by a flush that returned; a frame that this life was not given counts
 as not held.
 """
@@ -14,6 +14,8 @@ as not held.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +25,6 @@ from filewheel.disk.threads import started
 from filewheel.env import SYSTEM_CLOCK, Condition, Env
 from filewheel.errors import UNWRITTEN, FilewheelError, Unsafe, anew
 from filewheel.format import layout
-from filewheel.journal.appender import Appender
 from filewheel.message import US_PER_S
 from filewheel.roster.fence import fenced
 from filewheel.roster.roster import Member, Roster, read_roster
@@ -74,12 +75,17 @@ class Mirror:
         self._done = done
         self._stopping = False
         self._wanted = 0
-        self._room = 0
         self._busy_us: int | None = SYSTEM_CLOCK.steady_us()
         self._dir: Directory | None = None
         self._identity: tuple[int, int, int] | None = None
         self._looked_us = 0
-        self._writer: Appender
+        self._fd = -1
+        self._name = ""
+        """The segment in use, and its file."""
+        self._writing = threading.Lock()
+        """Held to write to the file or to close it: the number of a closed one may be another file's."""
+        self._next = ""
+        """The segment that the thread is asked to open."""
         self._thread: threading.Thread | None = None
         try:
             self._thread = started(threading.Thread(target=self._live, name="filewheel-mirror", daemon=True))
@@ -89,12 +95,12 @@ class Mirror:
 
     # -- for the writer ----------------------------------------------------------------------------------------
 
-    def write(self, ticket: int, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> None:
-        """Write a frame of the primary. An error ends this life and is not raised."""
+    def write(self, ticket: int, name: str, offset: int, frame: bytes) -> None:
+        """Write a frame of the primary at its place. An error ends this life and is not raised."""
         try:
-            if not self._writer.has_room(len(body)) and not self._make_room(len(body)):
+            if name != self._name and not self._change(name):
                 return
-            self._writer.copy(body, puts, drops, first, last)
+            self._write(frame, offset)
         except Exception as exc:
             self.fail(exc)
             return
@@ -102,14 +108,26 @@ class Mirror:
             self.start = ticket - 1
         self.written = ticket
 
-    def _make_room(self, body_bytes: int) -> bool:
-        """Have the thread make room; False when that failed or took too long."""
+    def fill(self, name: str, start: int, size: int) -> None:
+        """Write zeros ahead, where the primary has no frame yet (M2): a tick may have copied all that it has."""
+        if self.live and name == self._name:
+            with contextlib.suppress(OSError):  # there is no room for zeros; a frame may still find some
+                self._write(bytes(size), start)
+
+    def _write(self, data: bytes, offset: int) -> None:
+        with self._writing:
+            if self._dir is None or self._fd < 0:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))  # this life has ended
+            self._dir.disk.pwrite(self._fd, data, offset)
+
+    def _change(self, name: str) -> bool:
+        """Have the thread open the next segment; False when that failed or took too long."""
         with self._lock:
-            self._room = max(1, body_bytes)
+            self._next = name
             self._work.notify()
-            if not self._done.wait_for(lambda: not self._room or not self.live, self.roster.timeout_s):
+            if not self._done.wait_for(lambda: not self._next or not self.live, self.roster.timeout_s):
                 self._give_up(self._late())
-            return self.live and not self._room
+            return self.live and not self._next
 
     def ask(self, ticket: int) -> None:
         """Ask the thread to flush up to this frame. With the lock held."""
@@ -180,8 +198,8 @@ class Mirror:
             self.fail(exc if isinstance(exc, Exception) else RuntimeError(f"the thread of a mirror ended ({exc!r})"))
         finally:
             if self._dir is not None:
-                with contextlib.suppress(Exception):
-                    self._writer.close()  # does not flush after a flush that failed
+                with contextlib.suppress(OSError):
+                    self._leave_file(flush=self.error is None)
                 self._dir.disk.release()
             with self._lock:
                 self.live = False
@@ -193,7 +211,6 @@ class Mirror:
         try:
             self._identity = directory.disk.identity(layout.ROSTER)
             check_mirror(directory, self.member, self.roster)
-            self._writer = Appender(directory)
         except BaseException:
             directory.disk.release()
             raise
@@ -210,34 +227,58 @@ class Mirror:
         if identity != self._identity:  # mutant: mirror-promoted-meanwhile
             check_mirror(self._dir, self.member, self.roster)
             self._identity = identity
-        if not self._writer.is_there():  # mutant: mirror-journal-deleted
+        if self._fd >= 0 and not self._dir.disk.is_named(self._fd, self._name):  # mutant: mirror-journal-deleted
             raise Unsafe(
                 "the journal of this handle is missing, and perhaps the wheel too",
                 path=self._dir.path,
                 hint="`filewheel verify`, then open the wheel again",
             )
 
+    def _open_next(self, name: str) -> None:
+        """Open a segment, or make it: a tick may have been first. Its name is durable before a frame in it counts."""
+        assert self._dir is not None
+        self._leave_file(flush=True)  # O1
+        fd = self._dir.disk.open(name, "rw")
+        try:
+            self._dir.disk.sync_dir(layout.JOURNAL)  # mutant: mirror-name-unflushed
+        except BaseException:
+            self._dir.disk.close(fd)
+            raise
+        self._fd, self._name = fd, name
+
+    def _leave_file(self, *, flush: bool) -> None:
+        assert self._dir is not None
+        if self._fd < 0:
+            return
+        try:
+            if flush:
+                self._dir.disk.fdatasync(self._fd)
+        finally:
+            with self._writing:
+                fd, self._fd, self._name = self._fd, -1, ""
+                self._dir.disk.close(fd)
+
     def _step(self) -> bool:
         """Do the next thing that was asked for; False when this life is over."""
         with self._lock:
-            while not (self._stopping or self._room or self._wanted > self.durable):
+            while not (self._stopping or self._next or self._wanted > self.durable):
                 self._work.wait()
             if self._stopping:
                 return False
-            room, target = self._room, self.written
+            name, target = self._next, self.written
             self._busy_us = begun_us = SYSTEM_CLOCK.steady_us()
-        if room:
-            self._writer.make_room(room)
+        if name:
+            self._open_next(name)
         else:
-            self._writer.fill_ahead()
-            self._writer.flush()  # mutant: mirror-flush-not-done
+            assert self._dir is not None
+            self._dir.disk.fdatasync(self._fd)  # mutant: mirror-flush-not-done
             if begun_us - self._looked_us >= _LOOK_US:
                 self._looked_us = begun_us
                 self._look()  # mutant: mirror-deleted
         with self._lock:
             self._busy_us = None
-            if room:
-                self._room = 0
+            if name:
+                self._next = ""
             else:
                 self.durable = target
             self._done.notify_all()

@@ -32,11 +32,12 @@ from filewheel.native.loops import MAGIC
 
 
 class Handles:
-    """A few files that are kept open for reading; the least recently used is closed first."""
+    """A few files that are kept open; the least recently used is closed first."""
 
-    def __init__(self, directory: Directory, limit: int = 24) -> None:
+    def __init__(self, directory: Directory, limit: int = 24, mode: str = "r") -> None:
         self._disk = directory.disk
         self._limit = limit
+        self._mode = mode
         self._open: dict[str, int] = {}
         self._pid = os.getpid()
 
@@ -51,7 +52,7 @@ class Handles:
         return fd
 
     def _open_file(self, name: str) -> int:
-        return self._disk.open(name, "r")
+        return self._disk.open(name, self._mode)
 
     def drop(self, name: str) -> None:
         """Close one."""

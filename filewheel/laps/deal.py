@@ -56,8 +56,6 @@ class Dealt:
     puts: int = 0
     left_bytes: int = 0
     """Bytes that were read and are not covered yet."""
-    left_segments: int = 0
-    """Covered segments that could be neither kept for backups nor counted: they stay in journal/."""
 
 
 Finished = Callable[[], Files]
@@ -335,18 +333,13 @@ class Deal:
                 last_first.callback(self._retire, store.tails[writer], ended=writer in cut.ended)
 
     def _retire(self, tail: Tail, *, ended: bool) -> None:
-        left = 0
         for n in [n for n in tail.ends if n < tail.covered.segment]:
-            if self._store.removal.retire_segment(layout.segment(tail.writer, n)):
-                tail.ends.pop(n, None)
-            else:
-                left += 1
+            self._store.removal.unlink(layout.segment(tail.writer, n))
+            tail.ends.pop(n, None)
         if ended:
             # K3: its lock was free when it was read, so it does not grow, and nothing valid is past the cut.
-            left += not self._store.removal.retire_segment(layout.segment(tail.writer, tail.covered.segment))
-            # K4: while one is left in journal/ the writer must not be forgotten.
-            tail.gone = not left  # mutant: unkept-forgotten
-        self._done.left_segments += left
+            self._store.removal.unlink(layout.segment(tail.writer, tail.covered.segment))
+            tail.gone = True
 
 
 def deal_all(store: Store, finished: Finished | None = None) -> None:
@@ -362,9 +355,9 @@ def deal_all(store: Store, finished: Finished | None = None) -> None:
 
 
 def needs_deal(store: Store, finished: Finished | None) -> bool:
-    """Return whether a deal would cover anything, or remove anything."""
+    """Return whether a deal would cover anything, remove anything, or end a doubt."""
     with store.lock:
-        return store.has_undealt() or (finished is not None and any(finished()))
+        return bool(store.checkpoint.doubt) or store.has_undealt() or (finished is not None and any(finished()))
 
 
 def is_worn(covered: Covered) -> bool:

@@ -16,7 +16,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence, Set
 
-from filewheel.disk.checkpoint import Checkpoint, Found, Position, adopt, find_files
+from filewheel.disk.checkpoint import Checkpoint, Found, Position, adopt, find_files, next_era
 from filewheel.disk.directory import Directory
 from filewheel.disk.quarantine import Damage, Quarantine
 from filewheel.errors import Damaged, anew
@@ -30,13 +30,12 @@ from filewheel.laps.removal import Removal
 from filewheel.laps.window import MISSING, Budget, Span, Window, read_window, spans_of
 from filewheel.message import ID_MIN
 from filewheel.native.loops import DROP_BYTES
-from filewheel.roster.repeats import note_repeats
-from filewheel.roster.roster import RETAIN_BYTES, Roster, read_roster
+from filewheel.roster.repeats import may_repeat, note_repeats
+from filewheel.roster.roster import Roster
 
 log = logging.getLogger(__name__)
 
 LOCK_TEST_US = 200_000
-DOUBT_DEALS = 1000
 """So many deals are passed over where the last one is not known."""
 
 OnFrame = Callable[[Frame, str], None]
@@ -66,7 +65,7 @@ class Store:
         self.over: Set[bytes] = frozenset()
         """Claimed messages that are done for good, and whose drops found no room: a deal on a full disk omits them."""
         self.repeats = False
-        """A message may be put twice: the wheel is in a set or was, or the mark `repeats` says so."""
+        """A message may be put twice: the mark `repeats` says so."""
         self.undealt_bytes = 0
         self.undealt_records = 0
         self.undealt_puts = 0
@@ -92,7 +91,7 @@ class Store:
             self.disk.sync_all()  # mutant: no-sync-first
             self.checkpoint = self.dir.checkpoint()
             self.removal.remove(layout.CHECKPOINT_TMP)
-            self._keep_for_own_roster()
+            self.repeats = may_repeat(self.dir)  # mutant: mark-unread
             for writer, covered in self.checkpoint.positions.items():
                 self.tails[writer] = Tail(self.dir, self.handles, writer, covered, doubt=bool(self.checkpoint.doubt))
             self._sweep_journal()
@@ -102,7 +101,7 @@ class Store:
                 adopt(self.checkpoint, self.disk, found, self.dir.settings.lap_of)
                 # The next deal must make no file under the name of another, also of one that is gone by now.
                 used = [made for _, made in found.laps | found.slots]
-                self.checkpoint.deal = max([self.checkpoint.deal, *used]) + DOUBT_DEALS  # mutant: doubt-reuses-names
+                self.checkpoint.deal = next_era(max([self.checkpoint.deal, *used]))  # mutant: doubt-reuses-names
             else:
                 self._sweep_laps(found)  # mutant: unnamed-stays
                 self._miss_laps(found)  # mutant: missing-unreported
@@ -113,25 +112,9 @@ class Store:
                 self.tails[writer].gone = True  # mutant: writers-kept
 
     def follow(self, roster: Roster | None) -> None:
-        """Write for this set, and keep covered segments for its members; None is a wheel that stands alone."""
+        """Write for this set; None is a wheel that stands alone."""
         with self.lock:
-            self.repeats |= roster is not None
             self.own.follow(roster)
-            self.removal.keep_for(roster)
-
-    def _keep_for_own_roster(self) -> None:
-        # A former backup still has the first; a wheel that takes in a log, and may read it again, has the second.
-        marks = (layout.FOLLOWS, layout.REPEATS)  # mutant: mark-unread
-        self.repeats = any(self.disk.identity(name) is not None for name in marks)
-        try:
-            roster = read_roster(self.disk, self.dir.path)
-            self.repeats |= roster is not None
-            self.removal.keep_for(roster)
-        except Damaged as exc:
-            # There may be backups, so the segments that they may have to read are kept.
-            self.notes.append(str(exc))
-            self.repeats = True
-            self.removal.retain(RETAIN_BYTES)  # mutant: retained-unread-roster
 
     def _sweep_journal(self) -> None:
         """Remove temporary files of dead writers (K5), and covered segments that came back (R5).
@@ -144,9 +127,8 @@ class Store:
             parsed = layout.parse_segment(last)
             if parsed is not None:
                 covered = self.checkpoint.positions.get(parsed[0])
-                # mutant: covered-stays
-                if covered is not None and parsed[1] < covered.segment and not self.removal.retire_segment(name):
-                    self.tails[parsed[0]].ends[parsed[1]] = 0  # the next deal tries again  # mutant: unkept-left
+                if covered is not None and parsed[1] < covered.segment:  # mutant: covered-stays
+                    self.removal.unlink(name)
                 continue
             if not layout.is_segment_tmp(last):  # mutant: tmp-stays
                 continue

@@ -16,9 +16,9 @@ from filewheel.tools.dump import iso
 from filewheel.wheel import Wheel
 
 if TYPE_CHECKING:  # loaded only where there is a set
-    from filewheel.replication.status import MemberStatus, SetStatus
+    from filewheel.sets.status import MemberStatus, SetStatus
 
-_STATES = ("joining", "matching", "current", "stale", "fenced", "damaged", "unreachable")
+_STATES = ("joining", "current", "stale", "fenced", "damaged", "unreachable")
 
 
 def set_of(wheel: Wheel) -> SetStatus | None:
@@ -29,7 +29,7 @@ def set_of(wheel: Wheel) -> SetStatus | None:
     own = wheel.roster()
     if own is None:
         return None
-    from filewheel.replication.status import set_status
+    from filewheel.sets.status import set_status
 
     status = set_status(wheel.path)
     # The status may come from the primary; the role of this wheel comes from its own roster.
@@ -40,7 +40,7 @@ def state_of(one: MemberStatus) -> str:
     """Return a backup's state, as far as it is visible now."""
     if not one.reachable:
         return "unreachable"
-    return "damaged" if one.lacks or one.has_bad_keys else one.member.state
+    return "damaged" if one.lacks else one.member.state
 
 
 def trouble_of(one: MemberStatus) -> str:
@@ -52,7 +52,7 @@ def trouble_of(one: MemberStatus) -> str:
     if not one.following:
         return unfollowed(one)
     # Just after it became reachable again, the replicator has not compared it.
-    return "not compared yet" if one.lag_messages is None else ""
+    return "not compared yet" if one.lag_bytes is None else ""
 
 
 def is_read_only(one: MemberStatus) -> bool:

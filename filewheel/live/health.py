@@ -27,9 +27,9 @@ from filewheel.format.record import ID, unpack_put
 from filewheel.live.backups import trouble_of
 from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
 from filewheel.message import ID_END, ID_MIN, US_PER_S, WAITS, MessageId, due_of, id_floor
-from filewheel.replication.health import missing_files
 from filewheel.roster.roster import Roster, read_roster
 from filewheel.schedules.occurrences import WAIT_US
+from filewheel.sets.lag import missing_files
 from filewheel.tools.dump import iso
 
 MAX_LAG_S = 60.0
@@ -154,7 +154,7 @@ def _role(directory: Directory, roster: Roster | None) -> Check:
         return Check(
             "role", "fenced", f"it fires nothing: it is {_ROLES.get(roster.role, roster.role)} of {roster.primary}"
         )
-    from filewheel.replication.status import find_primary  # loaded only where there is a set
+    from filewheel.sets.status import find_primary  # loaded only where there is a set
 
     path, theirs = find_primary(directory.path, directory.env)
     if theirs.epoch > roster.epoch:
@@ -280,7 +280,7 @@ def _dead(dead: int, max_dead: int) -> Check:
 
 def _backups(directory: Directory, roster: Roster | None, env: Env) -> Check:
     """Check each backup of the set, by the rule of `filewheel backup list`."""
-    from filewheel.replication.status import set_status
+    from filewheel.sets.status import set_status
 
     try:
         status = None if roster is None else set_status(directory.path, env=env)

@@ -39,7 +39,7 @@ from filewheel.runs.run import Ended, Running
 from filewheel.wheel import Wheel
 
 if TYPE_CHECKING:
-    from filewheel.replication.status import SetStatus
+    from filewheel.sets.status import SetStatus
 
 HISTORY_MAX = 500
 """The most ends that are shown at once."""

@@ -324,6 +324,11 @@ class Snapshot:
         wanted = set(ids)
         return wanted & self._look_for(wanted)[1]
 
+    def named(self, ids: Iterable[bytes]) -> set[bytes]:
+        """Return, of these ids, those with a put or a drop. Cost: as `find`."""
+        puts, drops = self._look_for(ids)
+        return drops.union(puts) & set(ids)
+
     def _look_for(self, ids: Iterable[bytes]) -> tuple[dict[bytes, bytes], set[bytes]]:
         """Return the packed puts of these ids, and the dropped ids."""
         wanted = sorted(i for i in set(ids) if i < ID_LIMIT)

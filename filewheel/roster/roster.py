@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from filewheel.disk.directory import Directory, check_writable, opened
 from filewheel.disk.disk import SYSTEM
@@ -27,12 +27,8 @@ from filewheel.format.sealed import Unsealed, seal, unseal
 Mode = Literal["mirror", "ship"]
 """`"mirror"`: producers write to it themselves; `"ship"`: the replicator does, later."""
 
-State = Literal["joining", "matching", "current", "stale", "fenced"]
-"""`"joining"`: being filled; `"matching"`: a mirror that producers write to, and that may lack messages from just
-before; `"current"`: has all messages; `"stale"`: misses some; `"fenced"`: the former primary."""
-
-IN_USE: tuple[State, ...] = ("matching", "current")
-"""The states of a mirror that producers write to."""
+State = Literal["joining", "current", "stale", "fenced"]
+"""`"joining"`: being filled; `"current"`: has all messages; `"stale"`: misses some; `"fenced"`: a former primary."""
 
 Role = Literal["primary", "backup", "promoting", "fenced"]
 """`"promoting"`: a backup whose promotion has started, and may have been interrupted."""
@@ -41,13 +37,13 @@ OnFailure = Literal["refuse", "stale"]
 """The effect of a failed mirror: enqueues are refused, or the mirror is marked stale and they continue."""
 
 TIMEOUT_S = 5.0
-RETAIN_BYTES = 256 << 20
 TIMEOUT_MAX_S = 3600
 COPIES_MAX = 16
 MEMBERS_MAX = 100
 WHY_MAX = 1000
-NO_OVERFLOW = -(1 << 62)
-"""No overflow counter has this value, so any counter compares as changed."""
+VERSION = 2
+"""Version 1 is of filewheel 0.2, whose backups had a salt of their own: they are added anew."""
+_OLD = "a backup of filewheel 0.2: remove it, and add it anew"
 _BYTES_MAX = 1 << 20
 _ID_MAX = 64
 _PATH_MAX = 4096
@@ -74,10 +70,15 @@ class Member:
     """When it entered this state."""
     why: str = ""
     """Why it was marked stale."""
-    overflow: int = 0
-    """The primary's counter of overflows of its retained segments when the primary was promoted."""
+    is_filled: bool = False
+    """A mirror that joins has what the primary had: producers write to it, and it is current once all of them do."""
     absorb: bool = False
-    """It was current in the former primary's set: messages that only it has are copied here before it is made equal."""
+    """It was current when another one was promoted: what only it has goes to the new primary before it is cleared."""
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether producers write to it."""
+        return self.mode == "mirror" and (self.state == "current" or self.is_filled)
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,6 @@ class Roster:
     """How many wheels hold a message before its enqueue returns; 0 means the primary and every current mirror."""
     timeout_s: float = TIMEOUT_S
     """How long an enqueue waits for a mirror before the mirror counts as failed."""
-    retain_bytes: int = RETAIN_BYTES
-    """How many bytes of journals the primary keeps for backups that are behind."""
     office: int = 0
     """The epoch in which `primary` became the primary, if a promotion has raised `epoch` since; else 0."""
 
@@ -124,7 +123,7 @@ class Roster:
 
     def mirrors(self) -> list[Member]:
         """Return the members that producers write to."""
-        return [m for m in self.members if m.mode == "mirror" and m.state in IN_USE]
+        return [m for m in self.members if m.is_mirror]
 
     def promotable(self) -> list[Member]:
         """Return the members known to hold the same messages as the primary: mirrors first."""
@@ -146,14 +145,17 @@ class Roster:
         fields = asdict(self)
         if not self.office:
             del fields["office"]
-        return seal({"roster": 1, **fields})
+        return seal({"roster": VERSION, **fields})
 
 
 def parse_roster(data: bytes, path: str) -> Roster:
     """Read roster.json. Raises Damaged when its content is invalid."""
     try:
         fields = unseal(data)
-        if fields.pop("roster") != 1:
+        version = fields.pop("roster")
+        if version == 1:
+            fields = _of_version_1(fields)
+        elif version != VERSION:
             raise ValueError("another version")
         members = tuple(Member(**m) for m in fields.pop("members"))
         roster = Roster(members=members, **fields)
@@ -163,6 +165,23 @@ def parse_roster(data: bytes, path: str) -> Roster:
     except (ValueError, TypeError, KeyError, AttributeError) as exc:
         raise Damaged(f"not a roster ({exc})", path=path, hint=f"upgrade filewheel, or {_MEND}") from exc
     return roster
+
+
+def _of_version_1(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a roster of filewheel 0.2 as those of a set whose backups have to be added anew."""
+    known = {name: fields[name] for name in fields if name not in ("members", "retain_bytes")}
+    members = [
+        {
+            "path": m["path"],
+            "wheel": m["wheel"],
+            "mode": m["mode"],
+            "state": "stale",
+            "since_us": m["since_us"],
+            "why": _OLD,
+        }
+        for m in fields["members"]
+    ]
+    return {**known, "members": members}
 
 
 def _check(roster: Roster) -> None:
@@ -177,7 +196,6 @@ def _check(roster: Roster) -> None:
     _that(
         type(roster.timeout_s) in (int, float) and 0 < roster.timeout_s <= TIMEOUT_MAX_S, "timeout_s", roster.timeout_s
     )
-    _that(_is_int(roster.retain_bytes, 0), "retain_bytes", roster.retain_bytes)
     for value in (roster.set, roster.primary_wheel, *wheels):
         _that(isinstance(value, str) and len(value) <= _ID_MAX, "id", value)
     for value in (roster.primary, *(m.path for m in roster.members)):
@@ -187,8 +205,8 @@ def _check(roster: Roster) -> None:
         _that(member.mode in get_args(Mode), "mode", member.mode)
         _that(member.state in get_args(State), "state", member.state)
         _that(_is_int(member.since_us, 0), "since_us", member.since_us)
-        _that(_is_int(member.overflow, -_INT_END), "overflow", member.overflow)
         _that(isinstance(member.why, str) and len(member.why) <= WHY_MAX, "why", member.why)
+        _that(type(member.is_filled) is bool, "is_filled", member.is_filled)
         _that(type(member.absorb) is bool, "absorb", member.absorb)
 
 
@@ -230,6 +248,17 @@ def write_roster(disk: Disk, roster: Roster) -> None:
     replace_file(disk, layout.ROSTER, layout.ROSTER_TMP, roster.to_json())
 
 
+@contextlib.contextmanager
+def roster_locked(disk: Disk) -> Iterator[int]:
+    """Hold roster.lock inside the `with`, and yield its descriptor: one at a time changes what belongs to the set."""
+    fd = disk.open(layout.ROSTER_LOCK, "rw")
+    try:
+        disk.lock(fd, wait=True)  # mutant: roster-unlocked
+        yield fd
+    finally:
+        disk.close(fd)
+
+
 def change_roster(directory: Directory, change: Callable[[Roster | None], Roster | None]) -> Roster | None:
     """Replace a wheel's roster by the result of `change`, under the lock, and return it. None removes the roster.
 
@@ -238,9 +267,7 @@ def change_roster(directory: Directory, change: Callable[[Roster | None], Roster
     disk = directory.disk
     check_writable(directory.path, disk, force=True)
     try:
-        fd = disk.open(layout.ROSTER_LOCK, "rw")
-        try:
-            disk.lock(fd, wait=True)  # mutant: roster-unlocked
+        with roster_locked(disk) as fd:
             old = read_roster(disk, directory.path)
             new = change(old)
             if new == old or (old is not None and new is not None and new.epoch < old.epoch):  # mutant: epoch-falls
@@ -259,7 +286,5 @@ def change_roster(directory: Directory, change: Callable[[Roster | None], Roster
                     with contextlib.suppress(OSError):
                         disk.pwrite(fd, _MARK, 0)
             return new
-        finally:
-            disk.close(fd)
     except OSError as exc:
         raise disk_error(exc, directory.place(layout.ROSTER)) from exc

@@ -18,7 +18,7 @@ from filewheel.disk.directory import Directory, open_directory
 from filewheel.disk.threads import started
 from filewheel.env import Env
 from filewheel.errors import FilewheelError
-from filewheel.roster.roster import IN_USE, NO_OVERFLOW, WHY_MAX, Member, Roster, change_roster, read_roster
+from filewheel.roster.roster import WHY_MAX, Member, Roster, change_roster, read_roster
 
 TELL_S = 1.0
 """How long to wait for the other wheels."""
@@ -31,24 +31,20 @@ def mark_stale(
     *,
     epoch: int,
     now_us: int,
-    unkept: bool = False,
 ) -> Roster | None:
-    """Mark the `wanted` current members of a primary stale; return the roster, or None if it is another's.
+    """Mark the `wanted` members of a primary stale that are current, or mirrors; return the roster.
 
-    With `unkept`, unread journals are removed: a comparison in progress starts again, and members that are compared
-    with this wheel later take the removal into account.
-
-    Raises Damaged, DiskError.
+    Returns None if another wheel is the primary. Raises Damaged, DiskError.
     """
 
     def mark(roster: Roster | None, marked: Collection[str] | None = None) -> Roster | None:
         if roster is None or roster.epoch != epoch:
             return roster
         for member in roster.members:
-            if member.state in IN_USE and (wanted(member) if marked is None else member.wheel in marked):
-                roster = roster.with_member(replace(member, state="stale", since_us=now_us, why=why[:WHY_MAX]))
-            elif unkept and marked is None:
-                roster = roster.with_member(_noting_unkept(member, now_us))
+            is_in_use = member.state == "current" or member.is_filled
+            if is_in_use and (wanted(member) if marked is None else member.wheel in marked):
+                stale = replace(member, state="stale", since_us=now_us, why=why[:WHY_MAX], is_filled=False)
+                roster = roster.with_member(stale)
         return roster
 
     found = change_roster(directory, mark)
@@ -64,15 +60,6 @@ def mark_stale(
             # mutant: stale-untold-unthreaded
             tell()  # no thread can be started: better wait for a disk than leave the others without the mark
     return found
-
-
-def _noting_unkept(member: Member, now_us: int) -> Member:
-    if member.state == "fenced" or member.absorb:  # mutant: unkept-unmarked
-        member = replace(member, overflow=NO_OVERFLOW)
-    if member.state in ("joining", "stale"):  # mutant: unkept-uncompared
-        # Its link may already have compared what those journals held: a new time makes it start again.
-        member = replace(member, since_us=max(now_us, member.since_us + 1))
-    return member
 
 
 def _tell(roster: Roster, env: Env, mark: Callable[[Roster | None], Roster | None]) -> None:

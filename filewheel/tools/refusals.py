@@ -17,8 +17,8 @@ from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.env import Env
 from filewheel.errors import Damaged, disk_errors
 from filewheel.format import layout
-from filewheel.replication.promote import Promoting
-from filewheel.replication.rejoin import rosters_for
+from filewheel.sets.promote import Promoting
+from filewheel.sets.rejoin import rosters_for
 from filewheel.tools.verify import Finding
 
 

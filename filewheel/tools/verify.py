@@ -28,12 +28,10 @@ from filewheel.keys.check import FOREIGN, Unlisted, check_keys, unreadable
 from filewheel.laps.slot import covered_of
 from filewheel.laps.window import MISSING, Span, spans_of
 from filewheel.message import US_PER_S, due_of
-from filewheel.roster.retention import read_overflow
 from filewheel.roster.roster import read_roster
 from filewheel.tools.places import check_places
 
 _TRIES = 5
-_HEALS = "a backup that has not read it heals"
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,6 @@ class _Verifier:
         for span in spans:
             self._check_file(span, checkpoint)
         self._check_journals(checkpoint, listing)
-        self._check_retained()
         self._check_names(checkpoint, keeper)
         check_places(self._dir, self._add)
         check_keys(self._dir, self._unlisted if self._is_primary() else None, self._add)
@@ -311,57 +308,6 @@ class _Verifier:
         finally:
             self._disk.close(fd)
         return number
-
-    def _check_retained(self) -> None:
-        """Check the covered segments that backups must still read. This wheel does not need them."""
-        try:
-            names = sorted(self._disk.listdir(layout.RETAINED))
-        except FileNotFoundError:
-            return
-        except NotADirectoryError:
-            self._foreign(layout.RETAINED)
-            return
-        numbers: dict[str, int] = {}
-        accounts: dict[str, Account] = {}
-        for last in names:
-            parsed = layout.parse_segment(last)
-            name = f"{layout.RETAINED}/{last}"
-            if parsed is not None:
-                part = Part(*parsed)
-                number = numbers.get(part.writer, UNKNOWN if part.segment > 1 else 0)
-                account = accounts.setdefault(part.writer, Account())
-                numbers[part.writer] = self._check_kept(name, part, number, account)
-            elif name not in (layout.OVERFLOW, layout.OVERFLOW_TMP):
-                self._foreign(name)
-        for account in accounts.values():
-            for missing in account.missing:
-                for name, gap in missing.places if missing.is_proven else ():
-                    self._add("note", name, gap.offset, gap.end, missing.describe(), _HEALS)
-        try:
-            unread = read_overflow(self._dir) < 0
-        except Damaged:
-            unread = True
-        if unread:
-            self._add("note", layout.OVERFLOW, 0, 0, "the counter cannot be read; each backup heals once for that")
-
-    def _check_kept(self, name: str, part: Part, number: int, account: Account) -> int:
-        """Check a retained segment with the seed of its name in journal/; return the last frame's number."""
-        try:
-            fd = self._disk.open(name, "r")
-        except FileNotFoundError:
-            return UNKNOWN  # removed since the listing
-        except OSError as exc:
-            self._add("note", name, 0, 0, unreadable(exc), _HEALS)
-            return UNKNOWN
-        try:
-            for item in read_part(self._dir, fd, part):
-                number = account.add(name, item, number)
-            self._report.retained_bytes += self._disk.size(fd)
-        finally:
-            self._disk.close(fd)
-        return number
-
-    # -- names -----------------------------------------------------------------------------------------------
 
     def _check_names(self, checkpoint: Checkpoint, keeper: Holder | None) -> None:
         for last in self._disk.listdir(layout.JOURNAL):

@@ -13,17 +13,12 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from filewheel import Keeper, Replicator, Wheel, add_backup
-from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
-from filewheel.message import ID_END, ID_MIN, US_PER_S
-from filewheel.replication.compare import compare
-from filewheel.replication.status import LinkReport
-from filewheel.roster.retention import Retention
+from filewheel.message import US_PER_S
 
 COUNT = 3_000_000
 ROUNDS = 3
@@ -106,44 +101,24 @@ def bare_copy(files: list[Path], there: Path) -> float:
     return took_s
 
 
-def heal(primary: Path, clock: Later) -> tuple[LinkReport, float]:
-    """Bring the backup in step, and return what was done and how long it took."""
+def heal(primary: Path, clock: Later) -> float:
+    """Bring the backup in step, and return how long it took."""
     start_s = time.perf_counter()
     with Replicator(primary, env=SYSTEM.using(clock=clock)) as replicator:
         (report,) = replicator.once()
     assert not report.error, report.error
-    return report, time.perf_counter() - start_s
+    return time.perf_counter() - start_s
 
 
-def lose_its_place(primary: Path) -> None:
-    """Give up the journals that wait for the backup: it was away for too long."""
-    Retention(open_directory(primary, write=True), limit_bytes=1).give_up()
-
-
-def measure(
-    what: str, primary: Path, there: Path, clock: Later, files: list[Path], messages: Callable[[LinkReport], int]
-) -> Healed:
+def measure(what: str, primary: Path, there: Path, clock: Later, files: list[Path], messages: int) -> Healed:
     """Heal, and copy the files that make the difference; which of the two is first is by turns."""
     size = sum(file.stat().st_size for file in files)
     copy_s = bare_copy(files, there)
     os.sync()
-    report, heal_s = heal(primary, clock)
+    heal_s = heal(primary, clock)
     os.sync()
     copy_s = (copy_s + bare_copy(files, there)) / 2
-    return Healed(what, messages(report), size, heal_s, copy_s)
-
-
-def compared(primary: Path, backup: Path) -> str:
-    """Look at each record of two wheels that hold the same, as a heal does where they may not; say how fast that is."""
-    first, second = (open_directory(path, write=False) for path in (primary, backup))
-    start_s, count, lo = time.perf_counter(), 0, ID_MIN
-    while lo != ID_END:
-        chunk = compare(first, second, lo)
-        count, lo = count + chunk.count, chunk.hi
-    took_s = time.perf_counter() - start_s
-    for directory in (first, second):
-        directory.disk.release()
-    return f"record by record: {count:,} messages, {count / took_s:,.0f} a second"
+    return Healed(what, messages, size, heal_s, copy_s)
 
 
 def one_round(here: Path, there: Path, count: int) -> list[Healed]:
@@ -155,20 +130,18 @@ def one_round(here: Path, there: Path, count: int) -> list[Healed]:
     Wheel.create(primary, clock=clock).close()
     fill(primary, clock, count, 3600)
     add_backup(primary, backup, env=SYSTEM.using(clock=clock))
-    found = [measure("first copy", primary, bare, clock, files_of(primary), lambda r: r.healed_puts)]
+    found = [measure("first copy", primary, bare, clock, files_of(primary), count)]
     before = files_of(primary)
     clock.ahead_us = 3 * 24 * 3600 * US_PER_S
     drain(primary, clock)
     fill(primary, clock, count, 3600)
-    lose_its_place(primary)
     fresh = [file for file in files_of(primary) if file not in before]
-    found.append(measure("after three days", primary, bare, clock, fresh, lambda r: r.healed_puts + r.healed_drops))
+    found.append(measure("after three days", primary, bare, clock, fresh, count))
     laps = [file for file in files_of(backup) if file.suffix == ".lap"]
     for file in laps[::2]:
         file.unlink()
-    lose_its_place(primary)
     gone = [primary / file.relative_to(backup) for file in laps[::2]]
-    found.append(measure("half of its laps lost", primary, bare, clock, gone, lambda r: r.healed_puts))
+    found.append(measure("half of its laps lost", primary, bare, clock, gone, count // 2))
     with Wheel(primary, clock=clock) as ours, Wheel(backup, clock=clock) as theirs:
         assert ours.stats().pending == theirs.stats().pending == count
     return found
@@ -179,7 +152,6 @@ def main(here: Path, there: Path, count: int = COUNT, rounds: int = ROUNDS) -> N
     all_rounds = [one_round(here, there, count) for _ in range(rounds)]
     for found in all_rounds:
         print(*found, sep="\n", flush=True)
-    print(compared(here / "primary.wheel", there / "backup.wheel"))
     for same in zip(*all_rounds, strict=True):
         ratio = statistics.median(healed.copy_s / healed.heal_s for healed in same)
         print(f"median of {rounds}, {same[0].what}: {ratio:.2f} of a bare copy's speed")

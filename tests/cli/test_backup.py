@@ -21,8 +21,9 @@ from cli.show.output import Output
 from cli.show.progress import ProgressLine
 from filewheel import TooFewCopies
 from filewheel.disk.directory import opened
-from filewheel.replication.status import LinkReport, MemberStatus, SetStatus
 from filewheel.roster.roster import Member, Roster, change_roster
+from filewheel.sets.link import LinkReport
+from filewheel.sets.status import MemberStatus, SetStatus
 from tests.cli.support import Fw, Terminal, finish, invoke, on_terminal, start, stopped
 from tests.conftest import assert_whole
 from tests.support import eventually, lose
@@ -71,7 +72,7 @@ def test_a_backup_that_is_added_has_what_was_pending_and_is_listed(wheels: Set) 
     wheels.a.enqueue("--in", "1h", "--lines", stdin="one\ntwo\nthree\n")
     (added,) = wheels.a("backup", "add", wheels.b.wheel, "--mirror").json
     assert (added["path"], added["mode"]) == (str(wheels.b.wheel), "mirror")
-    assert added["copied"]["healed_puts"] + added["copied"]["shipped"] == 3
+    assert added["copied"]["copied_bytes"] > 0
     assert wheels.same(wheels.b)
     listed = wheels.list(3)["b"]  # 3, because no replicator runs
     assert (listed["mode"], listed["state"], listed["following"]) == ("mirror", "current", False)
@@ -96,13 +97,12 @@ def test_the_first_copy_can_be_left_to_the_replicator(wheels: Set) -> None:
 def test_the_policy_of_the_set_is_what_the_options_say_and_stays_when_they_do_not(wheels: Set) -> None:
     wheels.a(
         "backup", "add", wheels.b.wheel, "--mirror", "--on-failure", "stale", "--copies", "2",
-        "--timeout", "1.5s", "--retain", "1MiB",
+        "--timeout", "1.5s",
     )  # fmt: skip
     wheels.a("backup", "add", wheels.b.wheel)  # nor does its mode change
     wheels.a("backup", "add", wheels.c.wheel)
     roster = json.loads((wheels.a.wheel / "roster.json").read_bytes())
     assert (roster["on_failure"], roster["copies"], roster["timeout_s"]) == ("stale", 2, 1.5)
-    assert roster["retain_bytes"] == 1 << 20
     assert [member["mode"] for member in roster["members"]] == ["mirror", "ship"]
     told = wheels.a("backup", "list", code=3).err
     assert "2 wheels hold a message before its enqueue returns" in told
@@ -615,7 +615,7 @@ def test_a_set_is_told_in_a_line() -> None:
 
 
 def _report(state: str, **more: object) -> LinkReport:
-    fields = {"shipped": 0, "healed_puts": 0, "healed_drops": 0, "returned": 0, "error": "", **more}
+    fields = {"copied_bytes": 0, "healed": 0, "returned": 0, "error": "", **more}
     return LinkReport(path="/mnt/b", wheel="b" * 8, mode="ship", state=state, **fields)  # type: ignore[arg-type]
 
 
@@ -625,21 +625,25 @@ def test_a_change_of_state_is_told_once(caplog: pytest.LogCaptureFixture, capsys
     out.json = True
     teller = Teller(out)
     gone = _report("unreachable", error="no such directory")
-    for report in (_report("healing"), _report("healing", shipped=5), gone, gone, _report("following", healed_puts=3)):
+    for report in (
+        _report("copying"),
+        _report("copying", copied_bytes=5),
+        gone,
+        gone,
+        _report("following", returned=3),
+    ):
         teller.tell(report)
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
         ("INFO", "/mnt/b is brought up to date"),
-        ("INFO", "/mnt/b is in step, and followed (3 messages added)"),
+        ("INFO", "/mnt/b is in step, and followed (3 messages given back to the primary)"),
     ]
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["state"] for line in lines] == ["healing", "unreachable", "following"]
+    assert [line["state"] for line in lines] == ["copying", "unreachable", "following"]
 
 
 def test_the_work_of_a_replicator_in_words() -> None:
-    report = _report("following", shipped=1200, healed_puts=1, healed_drops=2, returned=3)
-    assert work_text(report) == (
-        "1,200 records shipped, 1 message added, 2 messages dropped, 3 messages given back to the primary"
-    )
+    report = _report("following", copied_bytes=12 << 10, healed=1, returned=3)
+    assert work_text(report) == "12 KiB copied, 1 damaged frame written again, 3 messages given back to the primary"
 
 
 def test_copies_that_are_made_side_by_side_are_one_progress() -> None:
@@ -656,7 +660,7 @@ def test_copies_that_are_made_side_by_side_are_one_progress() -> None:
 def test_a_wheel_that_stands_alone_does_not_load_what_sets_need(wheels: Set) -> None:
     code = (
         "import sys\nfrom cli.main import cli\ntry: cli.main(['-C', sys.argv[1], 'stats'])\n"
-        "except SystemExit: pass\nprint(any(m.startswith('filewheel.replication') for m in sys.modules))"
+        "except SystemExit: pass\nprint(any(m.startswith('filewheel.sets') for m in sys.modules))"
     )
     result = finish(start(command=[sys.executable, "-c", code, str(wheels.a.wheel)]))
     assert result.lines[-1] == "False", result

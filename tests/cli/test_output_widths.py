@@ -15,7 +15,7 @@ from cli.show.text import width, wrap
 from cli.times import to_datetime
 from filewheel import Keeper, Retry, Scheduler, Wheel
 from filewheel.message import US_PER_S
-from filewheel.replication.members import add_backup
+from filewheel.sets.members import add_backup
 from tests.cli.support import Fw, invoke, on_terminal
 from tests.support import START_US, FakeClock
 

@@ -15,7 +15,7 @@ import pytest
 
 from cli.failure import FENCED, LOCKED, NOT_FOUND, PARTLY, UNDONE, USAGE
 from filewheel import Keeper, Scheduler, Wheel
-from filewheel.replication.members import add_backup
+from filewheel.sets.members import add_backup
 from tests.cli.support import Fw, finish, on_terminal, start
 from tests.support import eventually
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
-import filewheel.replication.old_primary
-import filewheel.replication.replicator
+import filewheel.sets.peers
+import filewheel.sets.replicator
+from filewheel import env
 from filewheel.disk.threads import started
 
 
@@ -72,8 +72,8 @@ def in_turns(on_sleep: Callable[[], None]) -> Iterator[None]:
     baton, caller = Baton(), threading.current_thread()
     is_told = False
 
-    class Event(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
+    class Event(env.Event):
+        def wait(self, timeout_s: float | None = None) -> bool:
             nonlocal is_told
             if threading.current_thread() is caller and not is_told:
                 is_told = True  # what it does may sleep as well
@@ -84,11 +84,11 @@ def in_turns(on_sleep: Callable[[], None]) -> Iterator[None]:
             baton.pass_on()
             return self.is_set()
 
-    module: Any = filewheel.replication.replicator
+    module: Any = filewheel.sets.replicator
     service = module._Service
     patches: list[tuple[Any, str, Any]] = [
-        (module, "threading", SimpleNamespace(Thread=threading.Thread, Event=Event)),
-        (filewheel.replication.old_primary, "threading", SimpleNamespace(Event=Event)),
+        (module, "Event", Event),
+        (filewheel.sets.peers, "Event", Event),
         (module, "started", baton.start),
         (service, "join", lambda thread, timeout=None: baton.join(thread)),
         (service, "is_alive", lambda thread: baton.runs(thread)),

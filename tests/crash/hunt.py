@@ -77,6 +77,14 @@ def sets() -> Iterator[Try]:
         yield f"set {number}", lambda number=number: set_of(number)  # type: ignore[misc]
 
 
+def copies() -> Iterator[Try]:
+    """Yield histories of a copy."""
+    from tests.model.copies import history
+
+    for number in range(100_000):
+        yield f"copy {number}", lambda number=number: history(number)  # type: ignore[misc]
+
+
 def known(killer: str) -> Iterator[Try]:
     """Yield the one try that is known to do it."""
     from tests.model import exhaustive
@@ -94,6 +102,10 @@ def known(killer: str) -> Iterator[Try]:
 
         play_one = set_of if kind == "set" else saga_of
         yield killer, lambda: play_one(int(rest))
+    elif kind == "copy":
+        from tests.model.copies import history
+
+        yield killer, lambda: history(int(rest))
     elif kind == "race":
         name, _, number = rest.partition(" ")
         yield killer, lambda: run_race(name, int(number))
@@ -151,6 +163,8 @@ def main(args: list[str]) -> int:
         kinds = [known(mutant.killer)]
     elif options.sets or mutant.killer.startswith(("set ", "saga ")):
         kinds = [sets()]
+    elif mutant.killer.startswith("copy "):
+        kinds = [copies()]
     else:
         kinds = [words(), races(), histories(), keys()]
     killer, states, how = None, 0, ""

@@ -18,7 +18,7 @@ from tests.crash.mutants import MUTANTS, Mutant
 
 REPO = Path(__file__).parents[2]
 TIMEOUT_S = 120
-SEARCHED = ("word ", "seed ", "race ", "play ", "set ", "saga ")
+SEARCHED = ("word ", "seed ", "race ", "play ", "set ", "saga ", "copy ")
 
 
 def play(number: int, tally: Tally, rig: Any) -> None:
@@ -81,7 +81,7 @@ def seen_by(killer: str) -> str:
         return f"workload “{describe(int(rest))}”"
     if kind == "race":
         return f"race {rest}"
-    if kind in ("set", "saga"):
+    if kind in ("set", "saga", "copy"):
         return f"{kind} {rest}"
     if kind == "seed":
         return f"history {rest}"

@@ -249,7 +249,7 @@ class Round:
 
     def wait_in_step(self) -> None:
         """Wait until the replicator follows every backup, and is known to have nothing left to ship."""
-        from filewheel.replication.status import set_status
+        from filewheel.sets.status import set_status
 
         end, members = time.monotonic() + IN_STEP_S, []
         while time.monotonic() < end:

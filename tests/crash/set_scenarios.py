@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import filewheel.replication.old_primary
 import filewheel.roster.fence
+import filewheel.sets.peers
 from filewheel import (
     BadArgument,
     FilewheelError,
@@ -51,7 +51,7 @@ def alone() -> Iterator[None]:
     """Wait for nobody: no other process is there that has to see something, or to let go."""
     patches: list[tuple[Any, str, Any]] = [
         (filewheel.roster.fence, "_FENCE_S", 0.0),
-        (filewheel.replication.old_primary, "_PAUSE_S", 0.0005),
+        (filewheel.sets.peers, "_PAUSE_S", 0.0005),
     ]
     before = [(target, name, getattr(target, name)) for target, name, _ in patches]
     try:

@@ -16,8 +16,8 @@ from filewheel.disk.ballast import BALLAST_BYTES
 from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.env import Disk
 from filewheel.firing.reserve import ACK_BYTES
-from filewheel.replication.members import add_backup
 from filewheel.scheduling.scheduler import Scheduler
+from filewheel.sets.members import add_backup
 from tests.cli.support import Fw, invoke
 from tests.conftest import assert_whole
 from tests.crash.full import fill

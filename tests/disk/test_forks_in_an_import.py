@@ -53,7 +53,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 @pytest.mark.parametrize(
     ("module", "call"),
     [
-        ("filewheel.replication.pauses", "wheel.pause(topic=key)"),
+        ("filewheel.sets.pauses", "wheel.pause(topic=key)"),
         ("filewheel.scheduling.scheduler", "filewheel.Scheduler"),
     ],
 )

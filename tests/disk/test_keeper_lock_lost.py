@@ -10,14 +10,10 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Locked, Scheduler, Wheel
-from filewheel.disk.disk import SYSTEM
 from filewheel.disk.keeper_lock import KeeperLock
-from filewheel.laps.additions import Additions
-from filewheel.message import ID_MIN
-from filewheel.replication.backup_keeper import BackupKeeper
 from tests.conftest import assert_whole
-from tests.support import FakeClock, eventually
-from tests.support_set import make_set, open_wheel
+from tests.support import eventually
+from tests.support_set import open_wheel
 
 
 def remove(lock: Path) -> None:
@@ -115,31 +111,3 @@ def test_a_scheduler_whose_lock_was_lost_becomes_the_keeper_again(tmp_path: Path
         job.enqueue()
         assert done.acquire(timeout=120)
     assert_whole(path)
-
-
-def test_a_replicator_whose_lock_of_a_backup_was_lost_stops_serving_it(tmp_path: Path) -> None:
-    make_set(tmp_path / "a", tmp_path / "b")
-    clock = FakeClock()
-    keeper = BackupKeeper(str(tmp_path / "b"), env=SYSTEM.using(clock=clock))
-    remove(tmp_path / "b" / "keeper.lock")
-    other = BackupKeeper(str(tmp_path / "b"))
-    clock.advance(1)
-    with pytest.raises(Locked, match="removed or replaced"):
-        keeper.tick()
-    keeper.close(deal=False)
-    other.close()
-    assert_whole(tmp_path / "b")
-
-
-def test_a_replicator_whose_lock_of_a_backup_was_lost_neither_adopts_nor_forgets(tmp_path: Path) -> None:
-    make_set(tmp_path / "a", tmp_path / "b")
-    keeper = BackupKeeper(str(tmp_path / "b"))
-    new = keeper.store.checkpoint.copy()
-    new.deal += 1
-    remove(tmp_path / "b" / "keeper.lock")
-    with pytest.raises(Locked):
-        keeper.adopt(new, Additions(keeper.dir), ID_MIN)
-    with pytest.raises(Locked):
-        keeper.forget_files(set(), {1}, ID_MIN)
-    keeper.close(deal=False)
-    assert_whole(tmp_path / "b")

@@ -15,7 +15,6 @@ import pytest
 
 from filewheel import Keeper, Locked, Wheel, set_status
 from filewheel.disk.keeper_lock import Holder, KeeperLock, holder
-from filewheel.replication.backup_keeper import BackupKeeper
 from tests.support import eventually
 from tests.support_set import make_set, open_wheel
 
@@ -106,9 +105,10 @@ def test_a_keeper_starts_while_others_ask_whether_one_runs(wheel_dir: Path) -> N
 
 def test_a_backup_has_a_replicator_as_long_as_its_lock_is_held(tmp_path: Path) -> None:
     make_set(tmp_path / "a", tmp_path / "b")
-    keeper = BackupKeeper(str(tmp_path / "b"))
+    lock = KeeperLock(open_wheel(tmp_path / "b"))
+    lock.take("backup", wait=False)
     status = set_status(tmp_path / "a")
     assert status is not None
     assert status.members[0].following
-    keeper.close()
+    lock.release()
     eventually(lambda: not set_status(tmp_path / "a").members[0].following)  # type: ignore[union-attr]

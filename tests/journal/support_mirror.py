@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from filewheel import Wheel
-from filewheel.disk.directory import open_directory
+from filewheel.disk.directory import create_directory, open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.format.frame import Frame, Scanner
 from filewheel.roster.roster import Member, Mode, Roster, change_roster, roster_at
@@ -31,7 +31,8 @@ class WheelSet:
         """For each wheel what is to happen at its calls."""
         ids = []
         for path in self.paths:
-            Wheel.create(path).close()
+            salt = open_directory(self.paths[0], write=False).settings.salt if ids else None
+            create_directory(path, salt=salt, now_us=SYSTEM.clock.now_us())
             directory = open_directory(path, write=False)
             ids.append(directory.settings.id)
             directory.disk.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import pickle
@@ -23,10 +24,12 @@ from filewheel import AsyncWheel, Fenced, Ids, Keeper, Message, MessageId, TooFe
 from filewheel.disk.directory import create_directory, open_directory
 from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.format.record import pack_tail
-from filewheel.journal.appender import Appender
 from filewheel.journal.journal import Journal
 from filewheel.message import US_PER_S, Receipt
 from filewheel.roster.roster import Member, Roster, change_roster
+from filewheel.sets.copy import Copy
+from filewheel.sets.source import Source
+from filewheel.sets.target import Target
 from tests.cli.support import Fw
 from tests.conftest import assert_whole
 from tests.journal.support_mirror import Hang, WheelSet, erring
@@ -51,8 +54,22 @@ def make_set(tmp_path: Path) -> Iterator[MakeSet]:
     yield make
     for each in made:
         for path in each.paths:
+            if path.exists() and each.paths[0].exists():
+                fill(each.paths[0], path)
             if path.exists():
                 assert_whole(path)
+
+
+def fill(primary: Path, mirror: Path) -> None:
+    """Bring over what a mirror missed while it was broken, as a replicator does."""
+    if mirror != primary:
+        source, target = open_directory(primary, write=False), open_directory(mirror, write=True)
+        if source.settings.salt != target.settings.salt:
+            return  # a test put another wheel there
+        with contextlib.closing(Copy(Source(source), Target(target), is_mirror=True)) as copy:
+            copy.tick()
+        source.disk.release()
+        target.disk.release()
 
 
 def eio(*kinds: str, times: int = 1 << 30) -> Callable[[str, str], None]:
@@ -122,12 +139,11 @@ def test_a_frame_of_the_primary_is_one_frame_of_the_mirror_with_the_same_records
         wheel.cancel(key="k")
         wheel.reschedule(wheel.enqueue(b"c", delay=60, key="c"), delay=99)
         wheel.enqueue(bytes(300_000), delay=60)
-    ours, theirs = wheels.frames(0), wheels.frames(1)
+    ours, theirs = ([f for f in wheels.frames(n) if not f.is_seal] for n in (0, 1))
     assert [(f.body, f.puts, f.drops, f.first, f.last) for f in ours] == [
         (f.body, f.puts, f.drops, f.first, f.last) for f in theirs
     ]
-    assert len(ours) == 10
-    assert ours[-1].is_seal
+    assert len(ours) == 9
     assert wheels.payloads(0) == wheels.payloads(1)
 
 
@@ -197,8 +213,8 @@ def test_a_process_that_is_killed_between_the_two_writes_leaves_the_message_in_t
 def test_after_a_power_cut_either_of_the_two_wheels_alone_has_what_returned(lost: int) -> None:
     clock, rng = FakeClock(), random.Random(1)
     machines = {"/p": Machine(), "/m": Machine()}
-    for machine in machines.values():
-        make_wheel(machine, ModelClock(rng), rng.randbytes)
+    salt = make_wheel(machines["/p"], ModelClock(rng), rng.randbytes)
+    make_wheel(machines["/m"], ModelClock(rng), rng.randbytes, salt=salt)
 
     def disk(path: str) -> Any:
         return ProcessDisk(machines[path], path)
@@ -226,25 +242,24 @@ def mirrored(disk: Any) -> Roster:
     return roster
 
 
-def test_a_mirror_goes_on_in_another_segment_and_ends_each_with_a_seal(
+def test_a_mirror_goes_on_in_another_segment_where_the_primary_does(
     make_set: MakeSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("filewheel.journal.mirror.Appender", partial(Appender, segment_bytes=4096, fill_bytes=1024))
+    sizes = {"segment_bytes": 4096, "fill_bytes": 1024}
+    monkeypatch.setattr(Journal.__init__, "__kwdefaults__", {**(Journal.__init__.__kwdefaults__ or {}), **sizes})
     wheels = make_set()
     with wheels.open() as wheel:
         for n in range(60):
             assert wheel.enqueue(b"%03d" % n + bytes(100), delay=60).copies == 2
     assert len(os.listdir(wheels.paths[1] / "journal")) > 2
-    assert [f.number for f in wheels.frames(1) if f.is_seal]
     assert wheels.payloads(0) == wheels.payloads(1)
 
 
-def test_a_closed_handle_leaves_sealed_segments_that_nobody_holds(make_set: MakeSet) -> None:
+def test_a_closed_handle_leaves_no_segment_that_anybody_holds(make_set: MakeSet) -> None:
     wheels = make_set()
     with wheels.open() as wheel:
         wheel.enqueue(b"x", delay=60, sync="never")
     for n in (0, 1):
-        assert wheels.frames(n)[-1].is_seal
         assert is_unlocked(wheels.paths[n])
     assert not [t for t in threading.enumerate() if t.name == "filewheel-mirror"]
 
@@ -258,18 +273,6 @@ def is_unlocked(path: Path) -> bool:
     finally:
         disk.close(fd)
         disk.release()
-
-
-def test_a_child_that_was_forked_and_ends_does_not_let_go_of_a_mirror_s_segment(make_set: MakeSet) -> None:
-    wheels = make_set()
-    with wheels.open() as wheel:
-        wheel.enqueue(b"x", delay=60)
-        pid = os.fork()
-        if not pid:
-            os._exit(0)
-        os.waitpid(pid, 0)
-        assert not is_unlocked(wheels.paths[1])
-        assert wheel.enqueue(b"y", delay=60).copies == 2
 
 
 def test_threads_share_the_flushes_of_both_copies(make_set: MakeSet) -> None:
@@ -411,7 +414,7 @@ def test_nothing_is_confirmed_while_the_mark_cannot_be_written(make_set: MakeSet
 def test_a_mirror_that_was_marked_is_not_taken_back_by_who_read_the_roster_before(make_set: MakeSet) -> None:
     wheels = make_set(on_failure="stale")
     with wheels.open() as wheel:
-        wheels.write(0, lambda r: replace(r, retain_bytes=1))
+        wheels.write(0, lambda r: replace(r, timeout_s=7.0))
         before = wheels.roster()
         wheels.fail[1] = eio("fdatasync", times=1)
         assert wheel.enqueue(b"x", delay=60).copies == 1
@@ -469,27 +472,6 @@ def test_while_a_mirror_is_broken_enqueues_are_refused_unwritten_and_taken_again
         assert wheels.roster().members[0].state == "current"
     assert wheels.payloads(0) == [b"0", b"2"]
     assert b"2" in wheels.payloads(1)
-
-
-def test_a_flush_that_failed_in_a_mirror_is_never_tried_again_on_that_journal(make_set: MakeSet) -> None:
-    wheels = make_set(on_failure="refuse")
-    flushed: list[str] = []
-
-    def fail(kind: str, name: str) -> None:
-        if kind == "fdatasync" and "journal" in name:
-            flushed.append(name)
-            if len(flushed) == 1:
-                raise OSError(errno.EIO, os.strerror(errno.EIO), name)
-
-    with wheels.open() as wheel:
-        wheels.fail[1] = fail
-        with pytest.raises(TooFewCopies):
-            wheel.enqueue(b"0", delay=60)
-        wheels.clock.advance(1)
-        wheel.enqueue(b"1", delay=60)
-        wheel.enqueue(b"2", delay=60)
-    assert flushed.count(flushed[0]) == 1
-    assert len(flushed) >= 3
 
 
 def test_a_message_that_a_mirror_lost_is_refused_also_if_the_mirror_is_back_before_it_is_confirmed(
@@ -620,7 +602,7 @@ def test_a_mirror_that_has_a_frame_is_not_given_it_by_another_look(make_set: Mak
         ids = wheel.enqueue_many([b"two", b"three"], delay=60)
         wheel.cancel(ids[0])
     assert len(wheels.frames(0)) > 2
-    assert [f.body for f in wheels.frames(1)] == [f.body for f in wheels.frames(0)]
+    assert [f.body for f in wheels.frames(1)] == [f.body for f in wheels.frames(0) if not f.is_seal]
 
 
 def test_a_wheel_is_written_to_only_while_its_roster_names_it_a_current_mirror(make_set: MakeSet) -> None:
@@ -716,7 +698,7 @@ def test_a_mirror_that_was_promoted_under_an_open_handle_confirms_nothing_more(m
     looks: list[str] = []
     wheels.fail[1] = lambda kind, name: looks.append(name) if kind == "open" and name == "roster.json" else None
     wheel.enqueue(b"0", delay=60)
-    wheels.write(1, lambda r: replace(r, retain_bytes=1))
+    wheels.write(1, lambda r: replace(r, timeout_s=7.0))
     eventually(lambda: wheel.enqueue(b"1", delay=60).copies == 2 and looks)  # what changed is no matter here
     assert wheel.enqueue(b"1", delay=60).copies == 2
     wheels.write(1, lambda r: replace(r, epoch=2, role="primary", primary=str(wheels.paths[1])))

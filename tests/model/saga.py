@@ -21,7 +21,6 @@ from filewheel.disk.disk import SYSTEM
 from filewheel.errors import FilewheelError, NotFound
 from filewheel.format import layout
 from filewheel.message import US_PER_S
-from filewheel.replication.replicator import release_read
 from filewheel.roster.fence import Fence
 from filewheel.roster.roster import Mode, OnFailure, read_roster
 from tests.model.history import BROKEN, Result
@@ -51,7 +50,7 @@ class Saga:
         self.rng = random.Random(f"saga {seed}")
         self.result = Result(seed)
         self.round = 0
-        self.is_over = self.retains_little = False
+        self.is_over = False
         self.said = ""
         """What happens in this round, for the reports."""
 
@@ -177,7 +176,7 @@ class Saga:
         world.primary = target
 
     def promote_in(self, process: Process, target: str) -> Any:
-        from filewheel.replication.promote import promote
+        from filewheel.sets.promote import promote
 
         world = self.world
         done = promote(
@@ -245,8 +244,7 @@ class Saga:
         world = self.world
         ready = world.promotable(world.volumes)
         if not ready:
-            if not self.retains_little:
-                world.oracle.violations.append("no backup may be promoted")
+            world.oracle.violations.append("no backup may be promoted")
             return False
         target = self.rng.choice(ready)
         if len(ready) > 1 and self.rng.random() < 0.5:
@@ -294,7 +292,7 @@ class Saga:
 
     def take_out(self) -> None:
         """Take wheels out of the set that are gone for good."""
-        from filewheel.replication.members import remove_backup
+        from filewheel.sets.members import remove_backup
 
         world = self.world
         for path in world.volumes.of_path.keys() - set(self.there()):
@@ -305,7 +303,7 @@ class Saga:
 
     def rejoin_all(self) -> None:
         """Let every wheel rejoin that was fenced."""
-        from filewheel.replication.rejoin import rejoin
+        from filewheel.sets.rejoin import rejoin
 
         world = self.world
         for path in self.there():
@@ -358,7 +356,6 @@ class Saga:
             return False
         for link in links.values():
             link.catch_up(lambda: self.world.clock.advance(US_PER_S // 5))
-        release_read(self.world.primary, list(links.values()), SYSTEM.using(disk=process.open))
         for link in links.values():
             link.close()
         return in_step > 5
@@ -433,8 +430,6 @@ class Saga:
         left = [f"{layout.LAPS}/{n}" for n in disk.listdir(layout.LAPS)]
         with contextlib.suppress(FileNotFoundError):
             left += [f"{layout.JOURNAL}/{n}" for n in disk.listdir(layout.JOURNAL)]
-        with contextlib.suppress(FileNotFoundError):
-            left += [f"{layout.RETAINED}/{n}" for n in disk.listdir(layout.RETAINED) if layout.parse_segment(n)]
         if left:
             self.world.oracle.violations.append(f"{path} has {left} left over")
 
@@ -446,17 +441,13 @@ def run_saga(
     backups: int = 1,
     on_failure: OnFailure = "stale",
     copies: int = 0,
-    retain_bytes: int = 0,
     what: What | None = None,
 ) -> Result:
     """Play one saga; an error in the library is a violation too."""
     with tiny_set() as boots:
-        world = SetWorld(
-            seed, mode=mode, backups=backups, on_failure=on_failure, copies=copies, retain_bytes=retain_bytes
-        )
+        world = SetWorld(seed, mode=mode, backups=backups, on_failure=on_failure, copies=copies)
         boots.append(lambda: f"boot {world.boot}")
         saga = Saga(seed, world, what)
-        saga.retains_little = retain_bytes > 0
         try:
             return saga.play()
         except BROKEN as exc:

@@ -99,7 +99,7 @@ class SetHistory:
             link.close()
 
     def promote(self) -> None:
-        from filewheel.replication.promote import promote
+        from filewheel.sets.promote import promote
 
         world = self.world
         ready = world.promotable(world.volumes)

@@ -27,7 +27,7 @@ from filewheel.errors import Fenced, FilewheelError, NotFound
 from filewheel.keeper import Keeper
 from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, MessageId
-from filewheel.roster.roster import RETAIN_BYTES, Member, Mode, OnFailure, Role, Roster, change_roster, read_roster
+from filewheel.roster.roster import Member, Mode, OnFailure, Role, Roster, change_roster, read_roster
 from filewheel.wheel import Wheel
 from tests.model.oracle import Oracle, Told
 from tests.model.sched import ModelCondition, ModelThreading, Scheduler
@@ -48,22 +48,19 @@ def tiny_set() -> Iterator[list[Callable[[], str]]]:
 
     What is put on the list says in which boot of the machine a link is made.
     """
-    import filewheel.disk.boot
     import filewheel.journal.mirror
-    import filewheel.replication.link
-    import filewheel.replication.old_primary
-    import filewheel.replication.rejoin
-    import filewheel.replication.replicator
+    import filewheel.sets.link
+    import filewheel.sets.rejoin
+    import filewheel.sets.replicator
 
     boots: list[Callable[[], str]] = [lambda: "model"]
-    real_boot = filewheel.disk.boot.boot_id
     with tiny():
         ours = [
             module
             for name, module in sys.modules.items()
             if name.startswith(
                 (
-                    "filewheel.replication.",
+                    "filewheel.sets.",
                     "filewheel.journal.copies",
                     "filewheel.journal.mirror",
                     "filewheel.roster.fence",
@@ -76,15 +73,11 @@ def tiny_set() -> Iterator[list[Callable[[], str]]]:
             module.threading = ModelThreading  # type: ignore[attr-defined]
         for module in waiting:
             module.Condition = ModelCondition
-        for module in (filewheel.replication.link, filewheel.replication.old_primary):
-            module.boot_id = lambda: boots[-1]()  # type: ignore[attr-defined]
         # It measures how long a disk takes: by the machine's own clock no seed could be had again.
         filewheel.journal.mirror.SYSTEM_CLOCK = HastyClock(ModelClock())  # type: ignore[assignment]
         try:
             yield boots
         finally:
-            for module in (filewheel.replication.link, filewheel.replication.old_primary):
-                module.boot_id = real_boot  # type: ignore[attr-defined]
             filewheel.journal.mirror.SYSTEM_CLOCK = SYSTEM_CLOCK
             for module in ours:
                 module.threading = threading  # type: ignore[attr-defined]
@@ -154,7 +147,6 @@ class SetWorld:
         backups: int = 1,
         on_failure: OnFailure = "refuse",
         copies: int = 0,
-        retain_bytes: int = 0,
         oracle: SetOracle | None = None,
     ) -> None:
         self.rng = random.Random(f"set {seed}")
@@ -176,11 +168,12 @@ class SetWorld:
         self.settling = False
         """A promotion is running: what is acknowledged meanwhile may fire again."""
         self.on_failure = on_failure
+        salt: str | None = None
         for volume in self.volumes.of_path.values():
-            make_wheel(volume, self.clock, self.rng.randbytes)
-        self._write_rosters(mode, on_failure, copies, retain_bytes or RETAIN_BYTES)
+            salt = make_wheel(volume, self.clock, self.rng.randbytes, salt=salt)
+        self._write_rosters(mode, on_failure, copies)
 
-    def _write_rosters(self, mode: Mode, on_failure: OnFailure, copies: int, retain_bytes: int) -> None:
+    def _write_rosters(self, mode: Mode, on_failure: OnFailure, copies: int) -> None:
         process = Process(self.volumes)
         opened = {p: open_directory(p, write=True, env=SYSTEM.using(disk=process.open)) for p in self.volumes.of_path}
         members = {p: Member(p, d.settings.id, mode, "current") for p, d in opened.items()}
@@ -189,7 +182,6 @@ class SetWorld:
             backups = tuple(m for p, m in members.items() if p != self.primary)
             roster = Roster(
                 SET, 1, role, self.primary, members[self.primary].wheel, backups, on_failure, copies, timeout_s=3600,
-                retain_bytes=retain_bytes,
             )  # fmt: skip
             change_roster(directory, lambda _, mine=roster: mine)  # type: ignore[misc]
         process.kill()
@@ -365,8 +357,8 @@ class SetWorld:
 
     def turn(self, process: Process, links: dict[str, Any]) -> bool:
         """Let each backup's link do one turn; tell whether all are in step."""
-        from filewheel.replication.link import Link
-        from filewheel.replication.status import find_primary
+        from filewheel.sets.link import Link
+        from filewheel.sets.status import find_primary
 
         in_step = True
         try:
@@ -386,9 +378,9 @@ class SetWorld:
                         member,
                         env=SYSTEM.using(clock=self.clock, disk=process.open, entropy=self.rng.randbytes),
                     )
-                link.tick()
+                busy = link.tick()
                 links[member.wheel] = link
-                in_step = in_step and link.is_in_step(self.clock.steady_us())
+                in_step = in_step and not busy and link.member.state == "current"
             except (FilewheelError, OSError):
                 if link is not None:
                     link.abandon()

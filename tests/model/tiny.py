@@ -23,8 +23,6 @@ import filewheel.laps.store
 import filewheel.laps.tidy
 import filewheel.lookup.finder
 import filewheel.lookup.index
-import filewheel.replication.lap_copy
-import filewheel.replication.lap_plan
 import filewheel.wheel
 from filewheel.journal.journal import Journal
 from filewheel.laps.deal import Deal
@@ -61,10 +59,6 @@ def tiny(
     patch(filewheel.laps.deal, "ANEW_BYTES", 600)
     patch(filewheel.laps.lap_writer, "_ANEW_BUDGET", Budget(records=5, bytes=600))
     patch(filewheel.laps.tidy, "TIDY_SEGMENTS", 6)
-    patch(filewheel.replication.lap_copy, "STEP_BYTES", 700)
-    patch(filewheel.replication.lap_copy, "_WRITE_BYTES", 300)
-    patch(filewheel.replication.lap_copy, "_ROOM_BYTES", 600)
-    patch(filewheel.replication.lap_plan, "_SMALL_BYTES", 200)
     patch(filewheel.lookup.index, "RUN_RECORDS", 3)
     patch(filewheel.lookup.index, "IDS_MAX", 12)
     patch(filewheel.lookup.finder, "_FEW", 1)

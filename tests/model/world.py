@@ -161,14 +161,15 @@ def exact(us: int) -> Any:
     return to_datetime(us)
 
 
-def make_wheel(machine: Machine, clock: ModelClock, entropy: Callable[[int], bytes]) -> None:
-    """Put an empty wheel on a machine, durable."""
+def make_wheel(machine: Machine, clock: ModelClock, entropy: Callable[[int], bytes], *, salt: str | None = None) -> str:
+    """Put an empty wheel on a machine, durable; return its salt."""
     from filewheel.disk.directory import _write
     from filewheel.format import layout
     from filewheel.format.settings import Settings
 
     disk = ProcessDisk(machine)
-    settings = Settings(id=entropy(16).hex(), salt=entropy(16).hex(), slots=SLOTS)
+    settings = Settings(id=entropy(16).hex(), salt=salt or entropy(16).hex(), slots=SLOTS)
     _write(disk, settings, "wheel")
     disk.sync_all()
     assert layout.SETTINGS in machine.root.entries
+    return settings.salt

@@ -20,7 +20,6 @@ from filewheel.format.frame import BODY_BYTES_MAX, FORMAT, HEADER_BYTES, Scanner
 from filewheel.format.record import REASONS, pack_message
 from filewheel.keeper import Keeper
 from filewheel.message import DEAD_US, Message, MessageId
-from filewheel.replication.position import FollowsFile
 from filewheel.roster.roster import Member, Roster
 from filewheel.wheel import Wheel
 from tests import support_reader as reader
@@ -152,7 +151,6 @@ def keys_explained_after(words: str) -> set[str]:
     [
         ("\n**roster.json.** ", Roster, {"roster"}),
         ("\nA member:\n", Member, set()),
-        ("\n**follows.json.** ", FollowsFile, {"follows"}),
     ],
 )
 def test_the_page_explains_each_field_that_is_written_and_no_other(words: str, kind: type, version: set[str]) -> None:

@@ -6,7 +6,7 @@ test holds them. A mark in the source, `# mutant: NAME`, stands on
 the statement that a mutant changes (tests/crash/mutate.py); tests/crash/operations.py has the changes. `killer` is what a
 mutant is known to fall to: "word N" is workload N of tests/model/exhaustive.py, "seed N" a random history, "play NAME" a
 directed script (tests/model/directed.py), "race NAME N" one of tests/model/races.py, "set N" and "saga N" histories of
-sets (tests/crash/model_sets.py), anything else a test; "@N" says how many states the search (hunt.py) had tried when it
+sets (tests/crash/model_sets.py), "copy N" one of a copy (tests/model/copies.py), anything else a test; "@N" says how many states the search (hunt.py) had tried when it
 fell. The campaign in mutant.py plays it again, and the mutant must fall.
 Imports nothing of the library: this is read before it is loaded.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from tests.crash.mutants import (
     backups,
+    copies,
     disk,
     firing,
     journal,
@@ -35,6 +36,7 @@ __all__ = ["MUTANTS", "Mutant", "by_name"]
 
 MUTANTS: list[Mutant] = [
     *journal.MUTANTS,
+    *copies.MUTANTS,
     *laps.MUTANTS,
     *firing.MUTANTS,
     *keys.MUTANTS,

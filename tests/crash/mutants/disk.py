@@ -9,10 +9,6 @@ MUTANTS: list[Mutant] = [
     # -- readers and disks -----------------------------------------------------------------------------------
     m("snapshot-once", "S", [unguarded(), unguarded()], "a reader starts again if a deal was committed during it",
       "play snapshot-once @127"),
-    m("behind-unmarked", "B1", DROP, "a backup for which journals were given up says so",
-      "tests/replication/test_stale.py::test_a_backup_for_which_journals_were_given_up_is_stale_in_every_roster_and_not_promoted"),
-    m("mode-uncompared", "B", DROP, "a backup whose mode changes is compared",
-      "tests/replication/test_stale.py::test_a_backup_whose_mode_changes_while_it_is_followed_is_compared_before_it_counts"),
     m("look-takes-it", "I1", becomes("fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)"), "of two that look at once whether a writer lives neither takes the other for it",
       "tests/test_wheel_guards.py::test_of_two_that_look_at_once_whether_a_writer_lives_neither_takes_the_other_for_it"),
     m("newcomer-late", "A2", DROP, "an overdue newcomer of a topic that was passed over is claimed in its order",

@@ -1,0 +1,91 @@
+"""How far a copy is behind: what its primary's files have above the ends of its own.
+
+It takes no lock and asks nobody: a file of the copy has the primary's bytes from its beginning, so two sizes tell.
+Invariant: a lag of 0 bytes means that the copy had the primary's checkpoint and journals, as of one moment.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from filewheel.disk.directory import Directory
+from filewheel.format import layout
+from filewheel.format.frame import Frame, scan
+from filewheel.laps.slot import files_of
+from filewheel.sets.source import Source
+
+_NS_PER_US = 1000
+
+
+class Lag(NamedTuple):
+    """What a copy lacks."""
+
+    size_bytes: int
+    records: int | None
+    """The puts and drops in these bytes; None when the copy lacks a deal, in which some may have ended."""
+    in_step_us: int
+    """When the copy had everything for the last time, to within a second."""
+
+
+def lag_of(primary: Directory, copy: Directory) -> Lag:
+    """Return how far a copy is behind. Raises Damaged, OSError."""
+    source = Source(primary)
+    try:
+        view = source.look()
+        size_bytes = 0
+        records: int | None = 0
+        for name, end in view.sizes.items():
+            known = copy.disk.identity(name)
+            # Zeros that a mirror's producer wrote ahead are no frames: its journals are compared by their frames.
+            start = 0 if known is None else min(known[1] + 7 & ~7, _end_of_frames(copy, name, known[1]))
+            if start < end:
+                size_bytes += end - start
+                records = (records or 0) + _records(primary, name, start, end)
+    finally:
+        source.close()
+    mine = copy.checkpoint()
+    if (mine.deal, mine.keeper) != (view.checkpoint.deal, view.checkpoint.keeper):
+        size_bytes, records = size_bytes + len(view.raw), None
+    log = copy.disk.identity(layout.TICKS)
+    return Lag(size_bytes, records, 0 if log is None else log[2] // _NS_PER_US)
+
+
+def _end_of_frames(copy: Directory, name: str, size: int) -> int:
+    """Return the end of the last frame of a segment; the size of a lap or slot file."""
+    if not name.startswith(layout.JOURNAL):
+        return size + 7 & ~7
+    fd = copy.disk.open(name, "r")
+    try:
+        end = 0
+        for item in scan(copy.disk, fd, 0, size, copy.seed(name), headers=True):
+            if isinstance(item, Frame):
+                end = item.end
+        return end
+    finally:
+        copy.disk.close(fd)
+
+
+def _records(primary: Directory, name: str, start: int, end: int) -> int:
+    try:
+        fd = primary.disk.open(name, "r")
+    except FileNotFoundError:
+        return 0  # it is over since
+    try:
+        found = scan(primary.disk, fd, start, end, primary.seed(name), headers=True)
+        return sum(item.puts + item.drops for item in found if isinstance(item, Frame))
+    finally:
+        primary.disk.close(fd)
+
+
+def missing_files(directory: Directory) -> list[str]:
+    """Return the missing or too short files of a wheel's checkpoint. Cost: a stat of each file. Raises OSError."""
+    while True:
+        checkpoint = directory.checkpoint()
+        missing = []
+        for file in files_of(directory.settings, checkpoint):
+            known = directory.disk.identity(file.name)
+            if known is None or known[1] + 7 < file.end:
+                missing.append(file.name)
+        # A file is removed only after a checkpoint that no longer names it.
+        if not missing or directory.checkpoint().deal == checkpoint.deal:
+            return missing

@@ -1,0 +1,224 @@
+"""Mends a primary and its copy from each other: each has the other's bytes.
+
+Where the primary put damaged bytes aside, the frames of the copy at that place are what it lost (`Mending`). Their
+messages are given back, unless they have ended. This comes before the copy gets a checkpoint that does not name the
+file any more. A scrub compares all that both should have, block by block. A frame that verifies at the primary alone is
+written into the copy, at its place; one that verifies in the copy alone was lost by the primary. A named file that the
+primary does not have takes its place again by a rename.
+Invariant: nothing is written over bytes that verify.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from filewheel.disk.directory import Directory
+from filewheel.disk.quarantine import items
+from filewheel.format import layout
+from filewheel.format.frame import Frame, scan
+from filewheel.format.record import ID, readable_records
+from filewheel.laps.slot import file_named, files_of
+from filewheel.lookup.snapshot import Snapshot
+from filewheel.roster.roster import roster_locked
+from filewheel.sets.giving import Giver
+
+log = logging.getLogger(__name__)
+
+BLOCK_BYTES = 1 << 20
+GIVEN_AT_ONCE = 10_000
+STEP_BYTES = 16 << 20
+"""About so many bytes are compared in one step."""
+
+
+class Mending:
+    """Gives a primary back what its quarantine says that it lost. Not thread-safe. The copy's lock is held."""
+
+    def __init__(self, primary: Directory, copy: Directory) -> None:
+        """What is in the quarantine now is looked at too: the copy may have been away when it was put there."""
+        self._primary, self._copy = primary, copy
+        self._seen: set[str] = set()
+
+    def run(self, missing: Iterable[str] = ()) -> int:
+        """Give back what new items in the quarantine are of, and what these files of the copy hold; return how many.
+
+        Raises OSError, FilewheelError. Cost: a listing.
+        """
+        count = sum(self._give_file(name) for name in missing)
+        names = {last for last in self._primary.disk.listdir(layout.QUARANTINE) if last.endswith(".json")}
+        if not names - self._seen:
+            return count
+        found: dict[bytes, bytes] = {}
+        for item in items(self._primary):
+            if str(item["item"]).rpartition("/")[2] not in self._seen:
+                found |= self._lost(item)
+        self._seen = names
+        return count + give(self._primary, self._copy, found)
+
+    def _give_file(self, name: str) -> int:
+        count, puts = 0, dict[bytes, bytes]()
+        for frame in _frames(self._copy, name, 1 << 62):
+            puts |= {put[ID]: put for put in readable_records(frame)[0]}
+            if len(puts) >= GIVEN_AT_ONCE:
+                count += give(self._primary, self._copy, puts)
+                puts = {}
+        return count + give(self._primary, self._copy, puts)
+
+    def _lost(self, item: dict[str, Any]) -> dict[bytes, bytes]:
+        """Return the puts that the copy has at the place of an item."""
+        name, start, end = (item.get(field) for field in ("name", "offset", "end"))
+        if type(name) is not str or type(start) is not int or type(end) is not int:
+            return {}  # the note is torn: a scrub finds the place
+        if layout.parse_segment(name.rpartition("/")[2]) is None and file_named(self._copy.settings, name) is None:
+            return {}
+        puts: dict[bytes, bytes] = {}
+        for frame in _frames(self._copy, name, 1 << 62):
+            if frame.offset < end and frame.end > start:
+                puts |= {put[ID]: put for put in readable_records(frame)[0]}
+        return puts
+
+
+def give(primary: Directory, copy: Directory, puts: dict[bytes, bytes]) -> int:
+    """Give a primary those of these messages that are pending in the copy; return how many. Durable on return."""
+    if not puts:
+        return 0
+    with Snapshot(copy) as snapshot:
+        pending = snapshot.find(puts)
+    with contextlib.closing(Giver(primary, "given back")) as giver:
+        count = giver.give(pending.values())
+        giver.flush()
+    if count:
+        log.warning("%s: %d messages that were lost there were given back from %s", primary.path, count, copy.path)
+    return count
+
+
+class Scrub:
+    """One comparison. Not thread-safe. The copy's lock is held."""
+
+    def __init__(self, primary: Directory, copy: Directory, sizes: dict[str, int]) -> None:
+        """Compare these files, as far as both have them."""
+        self._primary, self._copy = primary, copy
+        self._parts = self._all(sizes)
+        self.healed = 0
+        """Frames of the copy that were written again."""
+        self.returned = 0
+        """Messages that were given back to the primary."""
+
+    def step(self) -> bool:
+        """Compare some more; return whether there is more to compare. Raises OSError, FilewheelError."""
+        done = 0
+        for size in self._parts:
+            done += size
+            if done >= STEP_BYTES:
+                return True
+        return False
+
+    def _all(self, sizes: dict[str, int]) -> Iterator[int]:
+        for name, size in sizes.items():
+            yield from self._compare(name, size)
+
+    def _compare(self, name: str, size: int) -> Iterator[int]:
+        """Compare one file; yield how many bytes were read."""
+        for start in range(0, size, BLOCK_BYTES):
+            end = min(size, start + BLOCK_BYTES)
+            ours, theirs = (_read(wheel, name, start, end) for wheel in (self._primary, self._copy))
+            yield end - start
+            if ours is None:
+                self._put_back(name)
+                return
+            if theirs is None:
+                return  # the next tick copies it
+            if ours != theirs:
+                self._mend(name, size)
+                return
+
+    def _put_back(self, name: str) -> None:
+        """Give the primary back a file that its checkpoint names."""
+        named = {file.name for file in files_of(self._primary.settings, self._primary.checkpoint())}
+        if name in named and self._primary.disk.identity(name) is None:
+            restore(self._primary, self._copy, name)
+
+    def _mend(self, name: str, size: int) -> None:
+        ours, theirs = (
+            {frame.offset: frame.end for frame in _frames(wheel, name, size)} for wheel in (self._primary, self._copy)
+        )
+        healed = [place for place in ours.items() if place[0] not in theirs]
+        if healed:
+            fd = self._copy.disk.open(name, "rw")
+            try:
+                for start, end in healed:
+                    self._copy.disk.pwrite(fd, _read(self._primary, name, start, end) or b"", start)
+                self._copy.disk.fdatasync(fd)
+            finally:
+                self._copy.disk.close(fd)
+            self.healed += len(healed)
+            log.warning("%s: %d damaged frames were written again", self._copy.place(name), len(healed))
+        if theirs.keys() - ours.keys() and self._primary.disk.identity(name) is not None:
+            lost: dict[bytes, bytes] = {}
+            for frame in _frames(self._copy, name, size):
+                if frame.offset not in ours:
+                    lost |= {put[ID]: put for put in readable_records(frame)[0]}
+            self.returned += give(self._primary, self._copy, lost)
+
+
+def adopt(primary: Directory, copy: Directory, name: str, start: int) -> int:
+    """Give a primary what a segment of a copy holds from an offset on; return how many messages. Durable on return.
+
+    The primary lost that, or a power cut took it before it was confirmed: nobody can tell which (M7).
+    """
+    count = 0
+    with contextlib.closing(Giver(primary, "given back")) as giver:
+        for frame in _frames(copy, name, 1 << 62):
+            if frame.offset >= start:
+                count += giver.adopt(frame)
+        giver.flush()
+    log.warning("%s: %s was not whole; %d messages of it were given back", primary.path, name, count)
+    return count
+
+
+def restore(primary: Directory, copy: Directory, name: str) -> None:
+    """Put a file of a copy in its place at the primary, durably. Raises OSError."""
+    with roster_locked(primary.disk):  # another copy may have it too
+        fd = primary.disk.open(layout.SMALL_TMP, "w")
+        try:
+            start = 0
+            while data := _read(copy, name, start, start + BLOCK_BYTES):
+                primary.disk.pwrite(fd, data, start)
+                start += len(data)
+            primary.disk.fdatasync(fd)
+        finally:
+            primary.disk.close(fd)
+        parent = name.rpartition("/")[0]
+        with contextlib.suppress(FileExistsError):
+            primary.disk.mkdir(parent)
+            primary.disk.sync_dir(parent.rpartition("/")[0])
+        primary.disk.rename(layout.SMALL_TMP, name)
+        primary.disk.sync_dir(parent)
+    log.warning("%s: it was missing, and was put back from %s", primary.place(name), copy.path)
+
+
+def _read(directory: Directory, name: str, start: int, end: int) -> bytes | None:
+    """Return bytes of a file, zeros where it ends; None when there is no file. An unreadable block is zeros."""
+    try:
+        fd = directory.disk.open(name, "r")
+    except FileNotFoundError:
+        return None
+    try:
+        return directory.disk.pread(fd, end - start, start)
+    finally:
+        directory.disk.close(fd)
+
+
+def _frames(directory: Directory, name: str, size: int) -> Iterator[Frame]:
+    """Yield the frames of a file that verify."""
+    try:
+        fd = directory.disk.open(name, "r")
+    except FileNotFoundError:
+        return
+    try:
+        reader = scan(directory.disk, fd, 0, min(size, directory.disk.size(fd)), directory.seed(name))
+        yield from (item for item in reader if isinstance(item, Frame))
+    finally:
+        directory.disk.close(fd)

@@ -1,0 +1,36 @@
+"""What holds a backup to its primary's bytes: ticks, the redo log, forks, and mending."""
+
+from __future__ import annotations
+
+from tests.crash.mutants.entry import Mutant, m
+from tests.crash.operations import ALWAYS, DROP, NEVER
+
+MUTANTS: list[Mutant] = [
+    m("copy-look-once", "B1", ALWAYS, "a tick takes journals and checkpoint of one instant", "copy 1"),
+    m("copy-checkpoint-unflushed", "B1", DROP, "a checkpoint is durable at the primary before it is copied", "copy 0"),
+    m("copy-source-unflushed", "B1", DROP, "so is the end of each journal", "copy 1"),
+    m("copy-laps-unflushed", "B1", DROP, "laps are durable before a tick names them", "copy 0"),
+    m("tick-unflushed", "B1", DROP, "a tick is durable before anything of it is done", "copy 0"),
+    m("tick-half-begun", "B1", DROP, "parts of a tick that was given up are written over", "copy 69"),
+    m("settle-unflushed", "B1", DROP, "what was done again is durable before the log is emptied", "copy 0"),
+    m("mirror-believed", "M3", DROP, "a tick also writes what a producer has written to a mirror", "copy 0"),
+    m("mirror-name-unflushed", "M3", DROP, "the name of a mirror's segment is durable before a frame counts", "copy 0"),
+    m(
+        "doubted-believed",
+        "B1",
+        NEVER,
+        "a file that a primary in doubt does not list is not over",
+        "tests/sets/test_link_losses.py::test_without_a_checkpoint_files_that_are_missing_are_not_taken_for_finished",
+    ),
+    m(
+        "half-adopted",
+        "M7",
+        NEVER,
+        "of a move that only a copy has nothing is written where its message is over",
+        "copy 0",
+    ),
+    m("tick-after-promotion", "B3", NEVER, "no tick is written into a wheel of a higher epoch", "saga 0"),
+    m("fork-unnoted", "B3", DROP, "a promotion notes what the new primary has of each writer", "saga 0"),
+    m("fork-forgotten", "B3", ALWAYS, "what was in the new primary once is not given to it again", "saga 0"),
+    m("given-unknown", "B3", DROP, "what was absorbed once is not absorbed again", "saga 0"),
+]
