@@ -214,8 +214,7 @@ class Housekeeper:
 
     def _tidy_keys(self, now: int) -> None:
         """Compact the index of keys where it has grown, a part of it at a time."""
-        # A message in a missing file is not pending now, and may be again.
-        if now - self._keys_tidied_us < TIDY_KEYS_US or self._store.missing:
+        if now - self._keys_tidied_us < TIDY_KEYS_US:
             return
         self._keys_tidied_us = now
         try:

@@ -83,10 +83,6 @@ TICKS = "ticks"
 SMALL_TMP = "small.tmp"
 FORKS = "forks"
 FOLLOWS = "follows.json"
-FOLLOWS_TMP = "follows.json.tmp"
-RETAINED = "retained"
-OVERFLOW = "retained/overflow"
-OVERFLOW_TMP = "retained/.overflow.tmp"
 
 SECOND_END = DUE_LIMIT_US // US_PER_S
 """The end of all dues: a name with this number or a larger one is foreign."""
@@ -121,11 +117,6 @@ _KEY_SPARE = re.compile(r"([0-9a-f]{1,2}|all)\.lock|\.([0-9a-f]{2}|recent)\.tmp"
 def segment(writer: str, n: int) -> str:
     """Name a writer's n-th journal segment (n counts from 1)."""
     return f"{JOURNAL}/{writer}-{n:06d}.log"
-
-
-def retained(name: str) -> str:
-    """Name a retained segment, which backups must still read."""
-    return RETAINED + name[len(JOURNAL) :]
 
 
 def segment_tmp(writer: str, n: int) -> str:

@@ -192,6 +192,8 @@ class Store:
             listing = self._list_journal()
             for writer in listing:
                 if writer not in self.tails and writer != self.own.writer:
+                    # A writer that gives messages again has set the mark before its first segment.
+                    self.repeats = self.repeats or may_repeat(self.dir)
                     self.tails[writer] = Tail(self.dir, self.handles, writer)
             # A copy: a frame may make the keeper write, and so start its own journal.
             for tail in list(self.tails.values()):

@@ -2,7 +2,9 @@
 
 The other wheel is a former primary, or a backup that was ahead of the promoted one. Its fork (forks.py) says which of
 its messages were never here. First its drops count here too, for messages that are pending in both: they ended there.
-Then the messages that were never here are enqueued under their own ids. Each step adds to sets, and may be repeated.
+Then the messages that were never here are enqueued under their own ids. So are those that were here, if the primary has
+lost a file that they may have been in: one that has ended since may then fire again.
+Each step adds to sets, and may be repeated.
 Nothing of a wheel that was another line's is kept: the same name and the same place may hold a frame of either.
 Invariant: a wheel is cleared only when everything that only it had is durable in the primary.
 """
@@ -17,9 +19,12 @@ from itertools import islice
 from filewheel.disk.checkpoint import Checkpoint, write_checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import NO_DIRECTORY
+from filewheel.disk.quarantine import items
 from filewheel.format import layout
 from filewheel.format.record import ID, readable_records
+from filewheel.laps.slot import file_named
 from filewheel.lookup.snapshot import Snapshot
+from filewheel.message import US_PER_S, due_of
 from filewheel.sets.forks import Fork, add_known, frames_of, held
 from filewheel.sets.giving import Giver
 
@@ -40,6 +45,35 @@ class Absorbed:
     notes: list[str] = field(default_factory=list)
 
 
+class Losses:
+    """What a wheel may have lost: the messages of some laps, or any, where a journal or a note cannot be read."""
+
+    def __init__(self, directory: Directory) -> None:
+        """Look for it. Cost: all of the wheel is read once. Raises OSError."""
+        self._settings = settings = directory.settings
+        lost: set[str] = set()
+        for _ in frames_of(directory, lost):
+            pass
+        lost |= {
+            str(item.get("name", layout.JOURNAL))
+            for item in items(directory)
+            # What is not proven may be a commit that never completed: a power cut leaves it in each journal.
+            if item.get("proven", True) or file_named(settings, str(item.get("name", ""))) is not None
+        }
+        files = {name: file_named(settings, name) for name in lost}
+        self._laps = {file.lap for file in files.values() if file is not None}
+        self._any = any(file is None and name.startswith(layout.JOURNAL) for name, file in files.items())
+
+    @property
+    def none(self) -> bool:
+        """Whether nothing was lost."""
+        return not (self._any or self._laps)
+
+    def may_hold(self, id_: bytes) -> bool:
+        """Return whether this message may have been lost."""
+        return self._any or self._settings.lap_of(due_of(id_) // US_PER_S) in self._laps
+
+
 class Absorption:
     """Gives a primary what only another wheel has. That wheel is fenced, and its lock held. Call `run` once."""
 
@@ -55,15 +89,16 @@ class Absorption:
             # Drops first: a message that was moved there still has its key here, under its old id.
             for ids in _batches(self._drops()):  # mutant: rejoin-keeps-before-drops
                 self._result.dropped += giver.end(ids)  # mutant: rejoin-acks-lost
-            for puts in _batches(self._puts()):
+            for puts in _batches(self._puts(Losses(self._new))):
                 self._result.kept += giver.give(puts)
             giver.flush()
             self._result.notes = giver.notes
-        add_known(self._new, held(self._old))  # mutant: given-unknown
+        if Losses(self._old).none:  # of what is damaged there, another wheel may have more
+            add_known(self._new, held(self._old))  # mutant: given-unknown
         return self._result
 
-    def _puts(self) -> Iterator[bytes]:
-        """Yield the messages that are pending in the other wheel and were never in the primary."""
+    def _puts(self, losses: Losses) -> Iterator[bytes]:
+        """Yield the messages that are pending in the other wheel, and were never in the primary or lost there."""
         with Snapshot(self._old) as snapshot:
             lengths = snapshot.checkpoint.file_bytes
             done, total = 0, lengths + sum(s.end - s.start for s in snapshot.journals)
@@ -71,7 +106,8 @@ class Absorption:
                 done += len(put)
                 if self._progress is not None and not n % _BATCH:
                     self._progress(self._old.path, done, total)
-                if not self._fork.knows(put[ID]):  # mutant: fork-forgotten
+                # mutant: fork-forgotten losses-forgotten
+                if not self._fork.knows(put[ID]) or losses.may_hold(put[ID]):
                     yield put
 
     def _drops(self) -> Iterator[bytes]:

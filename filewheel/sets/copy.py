@@ -186,7 +186,8 @@ class Copy:
             raise Ahead(
                 f"the copy has deal {mine.deal}, its primary {theirs.deal}: one was set back, or both have fired",
                 path=self._target.dir.path,
-                hint="if the primary is right, `filewheel backup add --force` copies it anew",
+                hint="`filewheel promote` the copy, which may have more, and `filewheel rejoin` the other; or remove "
+                "the copy from the set, delete its directory, and `filewheel backup add` it",
             )
 
     def _put(self, name: str, size: int) -> int:

@@ -29,7 +29,7 @@ from filewheel.laps.slot import files_of
 from filewheel.roster.roster import roster_locked
 
 FORKS_MAX = 16
-"""Earlier promotions are forgotten: a wheel that missed so many is copied anew, and gives nothing."""
+"""Earlier promotions are forgotten: of a wheel that missed so many, everything is compared."""
 _SEQ_BITS = 30
 _WRITER_BITS = 40
 
@@ -89,7 +89,9 @@ def names_of(forks: list[Fork]) -> list[tuple[int, str]]:
 def first_not_in(forks: list[Fork], theirs: list[Fork]) -> Fork | None:
     """Return the first promotion of a line that another wheel has not seen; None when it has seen all."""
     seen = names_of(theirs)
-    return next((fork for fork in forks if (fork.epoch, fork.wheel) not in seen), None)
+    first = next((fork for fork in forks if (fork.epoch, fork.wheel) not in seen), None)
+    # One that was forgotten may be before the first: that had more than the wheel which became the primary then.
+    return replace(first, known={}) if first is forks[0] and len(forks) >= FORKS_MAX else first
 
 
 def line_of(directory: Directory, epoch: int) -> list[Fork]:
@@ -100,9 +102,10 @@ def line_of(directory: Directory, epoch: int) -> list[Fork]:
 def note_fork(directory: Directory, epoch: int, before: int) -> None:
     """Note what a settled copy of epoch `before` holds, before it becomes the primary in `epoch`.
 
-    Cost: all of it is read once. Raises OSError.
+    A copy that filewheel 0.2 made got no messages in their order. Cost: all of it is read once. Raises OSError.
     """
-    fork = Fork(epoch, directory.settings.id, held(directory))
+    known = held(directory) if directory.disk.identity(layout.FOLLOWS) is None else {}
+    fork = Fork(epoch, directory.settings.id, known)
     write_forks(directory, [*line_of(directory, before), fork])
 
 
@@ -131,20 +134,33 @@ def held(directory: Directory) -> dict[int, int]:
     return known
 
 
-def frames_of(directory: Directory) -> Iterator[Frame]:
-    """Yield every frame of a wheel that counts, once a keeper has no more to write. Raises OSError."""
+def frames_of(directory: Directory, lost: set[str] | None = None) -> Iterator[Frame]:
+    """Yield every frame of a wheel that counts, once a keeper has no more to write. Raises OSError.
+
+    The names of damaged and missing files are added to `lost`.
+    """
+    lost = set() if lost is None else lost
     handles, checkpoint = Handles(directory), directory.checkpoint()
     try:
         for file in files_of(directory.settings, checkpoint):
             try:
                 fd = handles.get(file.name)
             except FileNotFoundError:
-                continue  # it is missing: its messages are not here
-            reader = scan(directory.disk, fd, 0, file.end, directory.seed(file.name))
-            yield from (item for item in reader if isinstance(item, Frame))
+                lost.add(file.name)
+                continue
+            end = 0
+            for item in scan(directory.disk, fd, 0, file.end, directory.seed(file.name)):
+                if isinstance(item, Frame) and item.offset == end:
+                    end = item.end
+                if isinstance(item, Frame):
+                    yield item
+            if end < file.end:
+                lost.add(file.name)
         parts = parts_above(list_segments(directory), checkpoint.positions)
-        for _, item in read_parts(directory, handles.get, parts):
-            if isinstance(item, Frame):
-                yield item
+        for part, found in read_parts(directory, handles.get, parts):
+            if isinstance(found, Frame):
+                yield found
+            elif not (found.blank or found.at_end):
+                lost.add(part.name)
     finally:
         handles.close()

@@ -39,8 +39,11 @@ def lag_of(primary: Directory, copy: Directory) -> Lag:
             # Zeros that a mirror's producer wrote ahead are no frames: its journals are compared by their frames.
             start = 0 if known is None else min(known[1] + 7 & ~7, _end_of_frames(copy, name, known[1]))
             if start < end:
+                count = _records(primary, name, start, end)
+                if not count and name.startswith(layout.JOURNAL):
+                    continue  # the end of a journal, which says only that there is no more
                 size_bytes += end - start
-                records = (records or 0) + _records(primary, name, start, end)
+                records = (records or 0) + count
     finally:
         source.close()
     mine = copy.checkpoint()

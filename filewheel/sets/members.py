@@ -43,7 +43,7 @@ from filewheel.roster.roster import (
 from filewheel.sets.absorb import clear
 from filewheel.sets.pauses import copy_pauses
 from filewheel.sets.peers import when_free
-from filewheel.sets.target import settle
+from filewheel.sets.target import replay
 
 WAIT_S = 5.0
 """How long a removal waits until the replicator lets go of a backup."""
@@ -324,7 +324,7 @@ def finish_copy(directory: Directory) -> None:
 
     On return it is durable. Cost: a read of the slot and lap files. Raises OSError, DiskError.
     """
-    settle(directory)
+    replay(directory)
     rebuild_keys(directory, Quarantine(directory))
     with contextlib.suppress(FileNotFoundError):
         directory.disk.unlink(layout.TICKS)

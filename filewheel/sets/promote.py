@@ -38,6 +38,7 @@ from filewheel.sets.lag import missing_files
 from filewheel.sets.members import finish_copy
 from filewheel.sets.pauses import take_over
 from filewheel.sets.peers import PeerRoster, Peers, skip_unreachable, when_free
+from filewheel.sets.scrub import Mending
 from filewheel.sets.source import Source
 from filewheel.sets.target import Target
 
@@ -357,7 +358,8 @@ class Promoting:
             raise Fenced(
                 "its messages are of another line than those here", path=old.path, hint="`filewheel rejoin` it"
             )
-        copy = Copy(Source(old), Target(self._here), is_mirror=self._me.mode == "mirror")
+        mend = Mending(old, self._here).run  # mutant: promote-unmended
+        copy = Copy(Source(old), Target(self._here), is_mirror=self._me.mode == "mirror", mend=mend)
         try:
             lacks = copy.tick().lacks
             while not lacks and copy.tick().bytes:

@@ -3,8 +3,8 @@
 The bytes of laps and slots are written in place: nothing counts above the lengths that the copy's checkpoint covers.
 All else that a tick brings is one entry of `ticks`, a log: parts of journals, a checkpoint, small files, and the names
 to remove. One flush of the log makes the tick durable, however many writers it is of. Then its steps are done, and the
-log begins anew once they are durable themselves. `settle` does the steps of the log again; each may be done twice.
-So a copy is, after `settle`, as a crash of its primary could have left that: to open it is to recover.
+log begins anew once they are durable themselves. `replay` does the steps of the log again; each may be done twice.
+So a copy is, after `replay`, as a crash of its primary could have left that: to open it is to recover.
 Invariant: a checkpoint is in place only with every byte that it covers, and with the journals above it.
 """
 
@@ -100,8 +100,8 @@ class Target:
         """The number of the last part, and how many parts this tick has so far."""
 
     def start(self) -> Held:
-        """Settle, and return what the copy has. Raises Damaged when its checkpoint does not verify, OSError."""
-        self._number = settle(self.dir)
+        """Replay the log, and return what the copy has. Raises Damaged when its checkpoint does not verify, OSError."""
+        self._number = replay(self.dir)
         raw = _content(self.dir, layout.CHECKPOINT)
         settings = self.dir.settings
         checkpoint = parse_checkpoint(raw, self.dir.seed, settings.lap_of, self.dir.place(layout.CHECKPOINT))
@@ -178,7 +178,10 @@ class Target:
         if ends_log or self._log_end > LOG_BYTES_MAX:
             self._flush(self._done)
             # A crash before this does the steps again. Behind a header of zeros nothing of the log is read.
-            self.disk.pwrite(self._log, bytes(HEADER_BYTES), 0)
+            if self._log_end > LOG_BYTES_MAX:
+                self.disk.truncate(self._log, 0)
+            else:
+                self.disk.pwrite(self._log, bytes(HEADER_BYTES), 0)
             self._log_end = self._begin = 0
 
     def _append(self, tick: Tick, *, is_last: bool) -> None:
@@ -256,7 +259,7 @@ class Target:
             self._log = -1
 
 
-def settle(directory: Directory) -> int:
+def replay(directory: Directory) -> int:
     """Do the steps of the ticks that a copy's log has, and empty it; return the number of the last one.
 
     Call it before a copy is opened as a wheel, with its lock held. On return all is durable. Raises OSError.
@@ -276,7 +279,7 @@ def settle(directory: Directory) -> int:
                 last = number
             if is_last:
                 parts.clear()
-        disk.sync_all()  # names too, which a copier that died may have left in memory only  # mutant: settle-unflushed
+        disk.sync_all()  # names too, which a copier that died may have left in memory only  # mutant: replay-unflushed
         disk.truncate(fd, 0)
         disk.fdatasync(fd)
     finally:

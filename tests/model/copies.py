@@ -33,7 +33,7 @@ from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S
 from filewheel.sets.copy import Copy
 from filewheel.sets.source import Source
-from filewheel.sets.target import Target, settle
+from filewheel.sets.target import Target, replay
 from filewheel.tools.verify import verify
 from filewheel.wheel import Wheel
 from tests.model.machine import Dir
@@ -282,7 +282,7 @@ class CopyStage(Stage):
             for volume in after.of_path.values():
                 volume.before_op = volume.mid_read = volume.on_op = None
             process = Process(after)
-            settle(open_directory(B, write=True, env=SYSTEM.using(disk=process.open)))
+            replay(open_directory(B, write=True, env=SYSTEM.using(disk=process.open)))
             process.kill()
             self._check_copy(after, context)
             if self.rng.random() < 0.3 and not self.oracle.violations:

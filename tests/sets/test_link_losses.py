@@ -82,9 +82,9 @@ def test_a_message_that_is_given_back_has_its_key_again(pair: Pair) -> None:
         (file,) = slot_files(pair.primary)
         file.unlink()
         pair.clock.advance(60)
+        # Nobody has met the damage: to the finder the message is not pending.
         keys = Keys(open_directory(pair.primary, write=True))
         Compactor(keys).compact(keys.hash_of("only one")[0], pair.clock.now_us())
-        assert keys.ids_of("only one") == []
         pair.tick().scrub()
         pair.settle()
         with pytest.raises(KeyHeld) as caught:

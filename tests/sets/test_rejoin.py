@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from filewheel import Keeper, Wheel
+from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import DiskFactory
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked
 from filewheel.laps.deal import Deal
 from filewheel.roster import fence
 from filewheel.roster.roster import roster_at
+from filewheel.sets.forks import FORKS_MAX, Fork, read_forks, write_forks
 from filewheel.sets.members import add_backup, remove_backup
 from filewheel.sets.promote import promote
 from filewheel.sets.rejoin import Rejoin, rejoin
@@ -295,3 +297,55 @@ def test_what_fired_before_the_new_primary_kept_its_journals_comes_back_in_no_ba
     back(place, place.a)
     place.level(place.b)
     assert place.waiting(place.b) == place.waiting(place.c) == place.waiting(place.a)
+
+
+def two_of_one_writer(place: Place) -> None:
+    """Enqueue a message for a far lap, and one that stays in the journal; the backup has both."""
+    place.make_set(place.b)
+    with Wheel(place.a, clock=place.clock) as wheel:
+        wheel.enqueue(b"far", delay=10_000)
+        place.fire(place.a)
+        wheel.enqueue(b"near", delay=1000)
+    place.level(place.a)
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("when", ["before the promotion", "after it"])
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+def test_what_the_new_primary_had_and_lost_is_kept_from_the_old_one(place: Place, when: str, how: str) -> None:
+    two_of_one_writer(place)
+    place.a.rename(place.base / "away")
+
+    def lose() -> None:
+        (file,) = place.b.glob("laps/*.lap")
+        if how == "missing":
+            file.unlink()
+        else:
+            file.write_bytes(bytes(file.stat().st_size))
+
+    if when == "before the promotion":
+        lose()
+    promote(place.b, force=True, env=SYSTEM.using(clock=place.clock), wait_s=0)
+    if when == "after it":
+        lose()
+    (place.base / "away").rename(place.a)
+    assert back(place, place.a).kept == 1
+    place.level(place.b)
+    assert place.payloads(place.b) == ["far", "near"]
+
+
+def test_what_a_wheel_has_that_missed_more_promotions_than_are_noted_is_kept(place: Place) -> None:
+    place.make_set(place.b)
+    place.enqueue(place.a, "shipped", delay=1000)
+    place.level(place.a)
+    place.enqueue(place.a, "only here", delay=1000)
+    lost_for_a_while(place)
+    new = open_directory(place.b, write=True)
+    (fork,) = read_forks(new)
+    number = dict.fromkeys(fork.known, 1 << 29)
+    write_forks(new, [fork, *(Fork(fork.epoch + n, f"{n:032x}", number) for n in range(1, FORKS_MAX + 1))])
+    assert len(read_forks(new)) == FORKS_MAX
+    new.disk.release()
+    assert back(place, place.a).kept == 1
+    place.level(place.b)
+    assert place.payloads(place.b) == ["only here", "shipped"]

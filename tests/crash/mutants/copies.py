@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.crash.mutants.entry import Mutant, m
-from tests.crash.operations import ALWAYS, DROP, NEVER
+from tests.crash.operations import ALWAYS, DROP, NEVER, becomes, without
 
 MUTANTS: list[Mutant] = [
     m("copy-look-once", "B1", ALWAYS, "a tick takes journals and checkpoint of one instant", "copy 1"),
@@ -12,7 +12,7 @@ MUTANTS: list[Mutant] = [
     m("copy-laps-unflushed", "B1", DROP, "laps are durable before a tick names them", "copy 0"),
     m("tick-unflushed", "B1", DROP, "a tick is durable before anything of it is done", "copy 0"),
     m("tick-half-begun", "B1", DROP, "parts of a tick that was given up are written over", "copy 69"),
-    m("settle-unflushed", "B1", DROP, "what was done again is durable before the log is emptied", "copy 0"),
+    m("replay-unflushed", "B1", DROP, "what was done again is durable before the log is emptied", "copy 0"),
     m("mirror-believed", "M3", DROP, "a tick also writes what a producer has written to a mirror", "copy 0"),
     m("mirror-name-unflushed", "M3", DROP, "the name of a mirror's segment is durable before a frame counts", "copy 0"),
     m(
@@ -32,5 +32,19 @@ MUTANTS: list[Mutant] = [
     m("tick-after-promotion", "B3", NEVER, "no tick is written into a wheel of a higher epoch", "saga 0"),
     m("fork-unnoted", "B3", DROP, "a promotion notes what the new primary has of each writer", "saga 0"),
     m("fork-forgotten", "B3", ALWAYS, "what was in the new primary once is not given to it again", "saga 0"),
+    m(
+        "losses-forgotten",
+        "B3",
+        without(1),
+        "what was in the new primary once and was lost there is given to it again",
+        "tests/sets/test_rejoin.py::test_what_the_new_primary_had_and_lost_is_kept_from_the_old_one",
+    ),
+    m(
+        "promote-unmended",
+        "B1",
+        becomes("mend = None"),
+        "the last tick of a promotion does not delete what only the copy has",
+        "tests/sets/test_promote_caught_up.py::test_what_a_primary_in_doubt_has_lost_stays_in_the_backup_that_is_promoted",
+    ),
     m("given-unknown", "B3", DROP, "what was absorbed once is not absorbed again", "saga 0"),
 ]

@@ -21,7 +21,7 @@ MUTANTS: list[Mutant] = [
     m("promote-by-own-word", "B3", becomes("if me is not None and False:"), "whether a backup lacks something its primary says",
       "tests/sets/test_promote.py::test_a_backup_that_is_known_to_lack_something_is_refused_unless_forced"),
     m("promote-removed", "B3", becomes("if False and theirs.held >= self._roster.held:"), "a wheel that was taken out of its set is not promoted",
-      "tests/sets/test_sets.py::test_an_unreachable_backup_is_removed_and_what_it_became_is_known_when_it_is_back"),
+      "tests/sets/test_members.py::test_an_unreachable_backup_is_removed_and_what_it_became_is_known_when_it_is_back"),
     m("promote-behind", "B3", DROP, "the old primary's messages are copied before the new one fires",
       "tests/sets/test_promote.py::test_everything_that_the_old_primary_held_fires_in_the_new_one_and_nothing_in_the_old"),
     m("promote-then-copy", "B3",
@@ -90,5 +90,5 @@ MUTANTS: list[Mutant] = [
     m("standby-asks-only", "B3", NEVER, "a standby that was overtaken believes the roster that it received",
       "tests/sets/test_standby.py::test_told_by_who_was_faster_a_standby_need_not_ask_it"),
     m("add-takes-any", "B3", NEVER, "a wheel in which something waits becomes no backup",
-      "tests/sets/test_sets.py::test_a_wheel_in_which_something_waits_is_refused_and_stays_what_it_was"),
+      "tests/sets/test_members.py::test_a_wheel_in_which_something_waits_is_refused_and_stays_what_it_was"),
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -140,3 +141,24 @@ def test_what_the_promoted_wheel_has_a_drop_of_does_not_come_back_from_a_backup_
 def interrupted(*_: object) -> None:
     """End as Ctrl-C ends a promotion."""
     raise KeyboardInterrupt
+
+
+def a_lap_file(path: Path) -> Path:
+    """Return the one lap file of a wheel."""
+    (file,) = path.glob("laps/*.lap")
+    return file
+
+
+@pytest.mark.damages
+def test_what_a_primary_in_doubt_has_lost_stays_in_the_backup_that_is_promoted(place: Place) -> None:
+    place.make_set(place.b)
+    place.enqueue(place.a, "one", "two", delay=10_000)
+    place.fire(place.a)
+    place.level(place.a)
+    a_lap_file(place.a).unlink()
+    (place.a / "checkpoint").write_bytes(b"not a checkpoint")
+    place.fire(place.a)
+    assert place.payloads(place.b) == ["one", "two"]
+    done = go(place)
+    assert done.caught_up
+    assert place.payloads(place.b) == ["one", "two"]
