@@ -15,6 +15,7 @@ import secrets
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from filewheel.checks import check_flag, check_number, check_path, shown
 from filewheel.disk.checkpoint import Checkpoint, write_checkpoint
@@ -340,7 +341,7 @@ def _make_anew(theirs: Directory, ours: Directory) -> None:
         settings = replace(ours.settings, id=theirs.settings.id, created=theirs.settings.created)
         if settings != theirs.settings:
             # A crash between the two leaves a wheel with nothing in it under either salt but an empty checkpoint.
-            write_checkpoint(theirs.disk, Checkpoint(), settings.seed)
+            write_checkpoint(theirs.disk, Checkpoint(), partial(layout.seed, settings.salt_bytes))
             for name in (layout.SETTINGS, layout.SETTINGS_COPY):
                 write_settings(theirs.disk, settings, name)
             theirs.settings = settings
