@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LONG = [
     "crash/test_short.py", "project/test_docs.py", "cli/test_backup.py", "cli/test_main_examples.py",
-    "replication/test_link_away.py", "scheduling/test_scheduler_takeover.py", "model/test_model.py", "cli/test_work.py",
+    "sets/test_link_away.py", "scheduling/test_scheduler_takeover.py", "model/test_model.py", "cli/test_work.py",
     "scheduling/test_scheduler_crash.py",
     "replication/test_sets_at_random.py", "scheduling/runners/test_pool.py", "cli/test_demo.py", "cli/test_run.py",
     "replication/test_link.py", "crash/test_runner.py", "bench/jobs/test_jobs.py", "keys/test_unique.py",

@@ -12,7 +12,7 @@ TESTS = REPO / "tests"
 OWN = {"test_api.py", "test_design_doc.py", "test_layers.py"}
 """Tests of the tree as a whole."""
 PROGRAMS = ("bench", "crash", "days", "model", "mutation", "project")
-SITUATIONS = ("kafka", "replication")
+SITUATIONS = ("kafka",)
 """Folders that test one machine of many parts: their files are named after what happens to it."""
 
 

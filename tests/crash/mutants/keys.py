@@ -63,7 +63,7 @@ MUTANTS: list[Mutant] = [
       "a file of keys is read again under another checkpoint",
       "tests/keys/test_unique.py::test_a_handle_sees_what_deals_have_entered_since_it_read_the_index"),
     m("key-rebuilt-unseen", "U7", DROP, "and after it was made again",
-      "tests/keys/test_open_handles.py::test_a_key_that_is_entered_again_is_held_in_a_handle_that_was_open"),
+      "tests/keys/test_index_open_handles.py::test_a_key_that_is_entered_again_is_held_in_a_handle_that_was_open"),
     m("key-one-look", "U", gives("[]"), "a look without a lock is repeated when a message may have moved",
       "tests/keys/test_unique.py::test_a_key_whose_message_moves_while_it_is_looked_for_is_found"),
     m("key-cancelled-once", "U", gives("[]"), "a cancel by key ends a message that moves meanwhile",
