@@ -173,8 +173,7 @@ def take_out(
     yield True
     keys.tidy(_EVER_US, ())  # takes in the entries of a file of filewheel 0.2
     for bucket in range(layout.KEY_BUCKETS):
-        # A message in a missing file is not pending now, and may be again.
-        if not store.missing and directory.disk.identity(layout.key_file(bucket)) is not None:
+        if directory.disk.identity(layout.key_file(bucket)) is not None:
             with contextlib.suppress(Damaged):  # the asker names a file that cannot be read
                 keys.compact(bucket, _EVER_US)
             yield True

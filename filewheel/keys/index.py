@@ -126,6 +126,10 @@ class Keys:
         """Return, of these ids, those that are pending."""
         return self._finder.pending(ids)
 
+    def ended(self, ids: Iterable[bytes]) -> set[bytes]:
+        """Return, of these ids, those that have ended for sure."""
+        return self._finder.ended(ids)
+
     def put_of(self, id_: bytes) -> bytes | None:
         """Return a pending message, packed, by its id."""
         return self._finder.find([id_]).get(id_)

@@ -20,10 +20,9 @@ from filewheel.format import layout
 from filewheel.format.key_entries import ENTRY_BYTES, KeyEntry, UnreadableBytes, entries, pack_entry
 from filewheel.format.record import keyed_ids
 from filewheel.keys.index import Keys
-from filewheel.laps.slot import File, lap_files, slot_files
 from filewheel.laps.window import Span, spans_of
 from filewheel.lookup.snapshot import Snapshot
-from filewheel.message import US_PER_S, due_of
+from filewheel.message import due_of
 
 LISTED_MAX = 128
 """A file with more entries than this is worth compacting, if it has also doubled."""
@@ -75,9 +74,7 @@ class Compactor:
         found = self._keys.entries(bucket)
         newest = {e.hash: e.id for e in found}
         asked = {e.id for e in found if due_of(e.id) <= now_us or newest[e.hash] != e.id}
-        gone = asked - self._keys.pending(asked)  # mutant: key-compacted-blindly
-        if self._hides(gone):
-            return  # a message in a missing file is not pending now, and may be again
+        gone = self._keys.ended(asked)  # mutant: key-compacted-blindly
         name, aside = layout.key_file(bucket), layout.key_tmp(bucket)
         data = _packed(self._keys, bucket, dict.fromkeys((e.hash, e.id) for e in found if e.id not in gone))
         if data == self._keys.read(bucket):
@@ -87,17 +84,6 @@ class Compactor:
         write_aside(self._dir.disk, aside, data)  # mutant: key-compacted-unflushed
         put_in_place(self._dir.disk, aside, name)
         self._left[bucket] = len(data)
-
-    def _hides(self, ids: Iterable[bytes]) -> bool:
-        """Return whether a missing file may hold one of these ids. Cost: a stat of each file that may."""
-        settings, checkpoint = self._dir.settings, self._dir.checkpoint()
-        seconds = {due_of(id_) // US_PER_S for id_ in ids}
-        laps = {settings.lap_of(second) for second in seconds}
-        files: list[File] = [
-            f for s in seconds & checkpoint.slots.keys() for f in slot_files(settings, s, checkpoint.slots[s])
-        ]
-        files += [f for n in laps & checkpoint.laps.keys() for f in lap_files(settings, n, checkpoint.laps[n])]
-        return any(self._dir.disk.identity(file.name) is None for file in files)
 
 
 def unreadable_keys(directory: Directory) -> list[tuple[str, str]]:

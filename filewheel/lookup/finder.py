@@ -91,6 +91,11 @@ class Finder:
         wanted = _sorted(ids)
         return self._look(lambda memory: memory.known(wanted), wanted)
 
+    def ended(self, ids: Iterable[bytes]) -> set[bytes]:
+        """Return, of these ids, those that have ended for sure. A file that is missing now may hold others."""
+        wanted = _sorted(ids)
+        return self._look(lambda memory: memory.ended(wanted), wanted)
+
     def find(self, ids: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return, of these ids, those that are pending, with their packed puts. Cost: also a frame for each."""
         wanted = _sorted(ids)
@@ -334,6 +339,13 @@ class Memory:
         """Return the pending ids, and those with a drop."""
         places, dropped = self._places(wanted)
         return set(places), set(dropped)
+
+    def ended(self, wanted: list[bytes]) -> set[bytes]:
+        """Return the ids that have ended: no file that may hold them is missing."""
+        places, dropped = self._places(wanted)
+        gone = [i for i in wanted if i not in places]
+        away = [ids for file, ids in self._files_of(gone) if self._frames.fd_of(file.name) is None]
+        return set(gone).difference(*away) | dropped.keys()
 
     def find(self, wanted: list[bytes]) -> tuple[dict[bytes, bytes], set[str] | None]:
         """Return the packed puts of pending ids, and the journals with drops that may not be durable; None: all."""

@@ -831,6 +831,31 @@ def test_a_compaction_that_is_cut_short_anywhere_loses_nothing(
         wheel.enqueue(b"x", key=names[0])
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_compaction_keeps_the_keys_of_messages_whose_file_is_away_for_a_while(
+    wheel: Wheel, keeper: Keeper, clock: FakeClock, wheel_dir: Path, is_known: bool
+) -> None:
+    names = _some(wheel._keys, 3)
+    for name in names:
+        wheel.enqueue(b"x", delay=1, key=name, sync="never")
+    Deal(keeper._store, spread=True).run()
+    clock.advance(5)
+    claimed = keeper.claim(1)
+    keeper.ack(claimed)
+    compactor = Compactor(keeper._keys)
+    if is_known:  # the files were read before
+        assert all(wheel.get(key=name) for name in names[1:])
+        assert len(keeper._keys.find(names)) == 3
+    (slot,) = wheel_dir.glob("laps/*/*.slot")
+    slot.rename(wheel_dir / "away")
+    compactor.compact(7, clock.wall_us)
+    (wheel_dir / "away").rename(slot)
+    for name in names[1:]:
+        with pytest.raises(KeyHeld):
+            wheel.enqueue(b"y", key=name)
+    wheel.enqueue(b"y", delay=60, key=names[0])
+
+
 def test_memory_does_not_grow_with_the_keys_that_wait(wheel_dir: Path) -> None:
     with Wheel(wheel_dir) as wheel:
         ids = [MessageId.make(10**16 + i, 1, i) for i in range(50_000)]
