@@ -61,7 +61,7 @@ from filewheel.firing.old_dead import Dropped
 from filewheel.firing.pauses import KnownPauses
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.firing.settler import Settler
-from filewheel.firing.shares import Bounds
+from filewheel.firing.shares import NO_BOUNDS, Bounds
 from filewheel.format.limits import check_topic
 from filewheel.format.pauses import Pauses
 from filewheel.format.record import ACKED, ID, SET_ASIDE
@@ -351,7 +351,8 @@ class Keeper:
         check_flag("wait", wait)
         check_flag("begun", begun)
         until_us = None if until is None else bound_us("until", until)
-        bounds = Bounds(check_bounds(at_most), check_first(first))
+        is_plain = at_most is None and first == ()
+        bounds = NO_BOUNDS if is_plain else Bounds(check_bounds(at_most), check_first(first))
         while True:
             # Before the claim: it sees every message that is due up to here.
             left_s = None if until_us is None else (until_us - self.now_us()) / US_PER_S

@@ -124,8 +124,8 @@ class Head:
         if self._early:
             self._early = {i: p for i, p in self._early.items() if p + 2 > passes}
         ready = self.ready
-        target = id_floor((now_us + LOOKAHEAD_US) // US_PER_S * US_PER_S)
-        while ready.frontier < id_floor(now_us + AHEAD_US) and ready.wants_more():
+        near, target = id_floor(now_us + AHEAD_US), id_floor((now_us + LOOKAHEAD_US) // US_PER_S * US_PER_S)
+        while ready.frontier < near and ready.wants_more():
             window = self._store.window(ready.frontier, target, ready.room())
             puts = self._unknown(window.puts)
             for id_ in window.loose:

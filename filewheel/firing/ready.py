@@ -45,11 +45,9 @@ class Aside:
         self._puts: dict[bytes, list[bytes]] = {}
         self._gaps: dict[bytes, tuple[bytes, bytes]] = {}
         """Share → the range of ids (from, below) whose messages are on disk only."""
-        self._count = 0
+        self.count = 0
+        """How many messages are here."""
         self.bytes = 0
-
-    def __len__(self) -> int:
-        return self._count
 
     def __contains__(self, share: bytes) -> bool:
         return share in self._puts or share in self._gaps
@@ -82,7 +80,7 @@ class Aside:
             insort(puts, put)
         else:
             puts.append(put)
-        self._count += 1
+        self.count += 1
         self.bytes += len(put)
         return True
 
@@ -173,7 +171,7 @@ class Aside:
     def let_go(self) -> list[bytes]:
         """Forget the latest messages of the largest shares until the rest fits; return the forgotten ones."""
         gone: list[bytes] = []
-        while self._count > self.budget.records or self.bytes > self.budget.bytes:
+        while self.count > self.budget.records or self.bytes > self.budget.bytes:
             share = max(self._puts, key=lambda share: len(self._puts[share]))
             puts = self._puts[share]
             start, end = puts[len(puts) // 2][ID], id_after(puts[-1][ID])
@@ -187,7 +185,7 @@ class Aside:
         del puts[start:end]
         if not puts:
             del self._puts[share]
-        self._count -= len(gone)
+        self.count -= len(gone)
         self.bytes -= sum(map(len, gone))
         return gone
 
@@ -220,7 +218,7 @@ class Ready:
         self.held: set[int] = set()
 
     def __len__(self) -> int:
-        return len(self._puts) - self._head + len(self.aside)
+        return len(self._puts) - self._head + self.aside.count
 
     def room(self) -> Budget:
         """Return how much more may be loaded."""

@@ -81,6 +81,9 @@ class Bounds:
         return next((n for n, key in enumerate(self.first) if matches(text, _text(key))), len(self.first))
 
 
+NO_BOUNDS = Bounds({})
+
+
 class _Level(dict[bytes, int]):
     """The rooms at one level: the shares of other levels have none."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 
 from filewheel.disk.checkpoint import Checkpoint, Found, Position, adopt, find_files, next_era
 from filewheel.disk.directory import Directory
@@ -295,16 +295,17 @@ class Store:
 
     # -- reading back --------------------------------------------------------------------------------------
 
-    def spans(self, lo: bytes, hi: bytes) -> Iterator[Span]:
-        """Yield the parts of files that may hold ids from `lo` to below `hi`: undealt journals, then laps in order."""
-        yield from self.undealt_spans()
-        yield from spans_of(self.dir, self.checkpoint, lo, hi)
+    def spans(self, lo: bytes, hi: bytes) -> list[Span]:
+        """Return the parts of files that may hold ids from `lo` to below `hi`: undealt journals, then laps in order."""
+        return self.undealt_spans() + spans_of(self.dir, self.checkpoint, lo, hi)
 
-    def undealt_spans(self) -> Iterator[Span]:
-        """Yield the parts of journals that were read and are not covered yet."""
+    def undealt_spans(self) -> list[Span]:
+        """Return the parts of journals that were read and are not covered yet."""
+        found = []
         for tail in self.tails.values():
             for part in tail.parts(tail.covered, tail.seen):
-                yield Span(part.name, part.start, part.end, ID_MIN)
+                found.append(Span(part.name, part.start, part.end, ID_MIN))
+        return found
 
     def window(self, lo: bytes, hi: bytes, budget: Budget) -> Window:
         """Read what is pending from `lo` to below `hi`, within the budget."""

@@ -98,7 +98,7 @@ def test_a_backlog_of_one_topic_fills_no_memory_and_hides_nothing_of_another(whe
         batch = keeper.claim(at_most={"slow": 0})
         assert batch.ids == list(free)
         assert len(keeper._head.ready) <= SMALL.records * 2
-        assert len(keeper._head.ready.aside) <= SMALL.records // 4
+        assert keeper._head.ready.aside.count <= SMALL.records // 4
         assert keeper.next_due() == to_datetime(slow[0].due_us)
         keeper.ack(batch)
         taken: list[bytes] = []
