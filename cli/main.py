@@ -82,7 +82,7 @@ _SHORT = {
     "serve": "Show the wheel as a web page.",
     "rejoin": "Make a former primary a backup of the new one.",
     "kafka": "Delay messages of Kafka, or call handlers for them.",
-    "timers": "Compare timers that live in memory.",
+    "timers": "Draw timers that live in memory.",
     "doctor": "Describe installation, disk and wheel for an issue.",
 }
 """Of the verbs whose first sentence is too long for a line of the list."""

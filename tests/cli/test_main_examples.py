@@ -97,7 +97,6 @@ def _adapted(line: str, where: Path) -> str:
         .replace("/mnt/", f"{where}/mnt/")
         .replace("filewheel bench", "filewheel bench --budget 100ms")
         .replace("filewheel serve", "filewheel serve --listen 127.0.0.1:0")
-        .replace("timers compare", "timers compare --n 200 --seconds 0.001")
     )
     if "--until-empty" in line:
         line = f"filewheel cancel --all --topic trial --yes; filewheel cancel --all --topic mail.welcome --yes; {line}"

@@ -1,4 +1,4 @@
-"""`filewheel timers`: the comparison and the picture of a wheel that turns."""
+"""`filewheel timers`: the picture of a wheel that turns."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 
 from cli.show.text import width
-from cli.timers.contestants import OfScheme, contestants
-from cli.timers.measure import Cost, measure
 from cli.timers.picture import picture
-from cli.timers.plot import draw
 from cli.timers.trace import read_trace
 from cli.timers.turning import TracePlayer
-from filewheel.timers import BinaryHeap, Hierarchical
+from filewheel.timers import Hierarchical
 from tests.cli.support import invoke, on_terminal
 from tests.support import REPO
 
@@ -147,51 +144,3 @@ def test_a_wheel_of_one_level_turns_beyond_its_span() -> None:
     turning = TracePlayer(read_trace(["0 start a 1000", "1 start b 3"], "x"), slots=4, levels=1)
     events = [event for frame in turning.frames() for event in frame]
     assert [(e.what, e.name, e.tick) for e in events if e.what == "fire"] == [("fire", "b", 4), ("fire", "a", 1000)]
-
-
-def test_a_comparison_has_every_contestant_with_its_costs() -> None:
-    result = invoke("timers", "compare", "--n", 100, "--seconds", 0.001)
-    names = {record["name"] for record in result.json}
-    assert names == {contestant.name for contestant in contestants()}
-    assert all(record["pair_ns"] > 0 and record["start"] and record["pending"] == 100 for record in result.json)
-
-
-def test_for_people_the_comparison_is_a_table_of_80_columns() -> None:
-    result = invoke("--no-json", "timers", "compare", "--n", 10, "--n", 20, "--seconds", 0.001)
-    assert result.lines[0].split() == ["TIMER", "START", "STOP", "TICK", "10", "20", "TICK,", "ns"]
-    assert max(width(line) for line in result.lines) <= 80
-    assert len(result.lines) == len(contestants()) + 1
-
-
-def test_a_contestant_that_cannot_have_so_many_says_how_many_it_had() -> None:
-    (threads,) = [c for c in contestants() if c.name == "threading.Timer"]
-    threads.most = 3
-    assert [cost.pending for cost in measure(threads, [1000], 0.001)] == [3]
-
-
-def test_a_list_that_is_filled_again_for_each_size_has_that_size() -> None:
-    heap = OfScheme("heap", ("", "", ""), 100, BinaryHeap)
-    heap.refills = True
-    sizes = []
-    for cost in measure(heap, [10, 100], 0.001):
-        sizes.append((cost.pending, len(heap.scheme)))
-    assert sizes == [(10, 10), (100, 100)]
-
-
-def test_without_matplotlib_a_plot_is_refused_before_anything_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = invoke("timers", "compare", "--plot", tmp_path / "x.svg")
-    assert result.code == 2
-    assert "filewheel[plot]" in result.err
-    assert not result.out
-
-
-def test_a_plot_has_a_line_for_each_contestant(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    costs = [Cost(name, n, 1, 1, n * 2.0, 5.0) for name in ("growing", "LoopWheel") for n in (10, 100)]
-    draw(costs, tmp_path / "a.svg")
-    draw(costs, tmp_path / "b.svg")
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    assert "LoopWheel" in (tmp_path / "a.svg").read_text()

@@ -1,4 +1,4 @@
-"""`timers`: timers in memory, compared and drawn. Its verbs lie beside this module."""
+"""`timers`: timers in memory, drawn. Its verb lies beside this module."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import click
 
 from ...failure import USAGE
 from ...verb import common, examples
-from .compare import compare
 from .show import show
 
 
@@ -16,7 +15,6 @@ from .show import show
     subcommand_metavar="VERB ...",
     epilog=examples(
         """
-        $ filewheel timers compare
         $ filewheel timers show
         """
     ),
@@ -26,13 +24,11 @@ from .show import show
 def command(ctx: click.Context) -> None:
     """Timers that live in memory and die with the process: filewheel.timers.
 
-    `compare` measures the schemes of the literature beside Python's own timers; `show` draws a wheel as it turns.
-    Neither needs a wheel in a directory.
+    `show` draws a wheel as it turns. It needs no wheel in a directory.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
         ctx.exit(USAGE)
 
 
-for _verb in (compare, show):
-    command.add_command(_verb)
+command.add_command(show)

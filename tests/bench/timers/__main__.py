@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cli.timers.contestants import contestants
-from cli.timers.measure import Cost
+from tests.bench.store import Missing
+from tests.bench.timers.contestants import contestants
 from tests.bench.timers.goals import Goal, goals
+from tests.bench.timers.measure import Cost
+from tests.bench.timers.plot import draw
 
 SIZES = (1000, 10_000, 100_000, 1_000_000, 10_000_000)
 PAGE = Path(__file__).parents[3] / "docs" / "timers.md"
@@ -112,13 +114,10 @@ def filled(page: str, text: str) -> str:
 
 def plot(run: dict[str, Any], directory: Path) -> None:
     """Draw the costs into a directory."""
-    from cli.timers.plot import draw
-    from filewheel import BadArgument
-
     directory.mkdir(parents=True, exist_ok=True)
     try:
         draw([Cost(**cost) for cost in run["costs"]], directory / "timers.svg")
-    except BadArgument as exc:
+    except Missing as exc:
         tell(f"no plots: {exc}")
     else:
         tell(f"wrote {directory / 'timers.svg'}")

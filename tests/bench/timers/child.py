@@ -11,9 +11,9 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from cli.timers.contestants import contestants, never
-from cli.timers.measure import measure
 from filewheel.timers import LoopWheel
+from tests.bench.timers.contestants import contestants, never
+from tests.bench.timers.measure import measure
 
 IDLE_S = 5.0
 BURST_S = 1.0

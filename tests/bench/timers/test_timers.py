@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
-from cli.timers.contestants import contestants
+import pytest
+
+from filewheel.timers import BinaryHeap
 from tests.bench.timers.__main__ import PAGE, filled, goal_table, table
 from tests.bench.timers.child import burst
+from tests.bench.timers.contestants import OfScheme, contestants
 from tests.bench.timers.goals import MANY, goals
+from tests.bench.timers.measure import Cost, measure
+from tests.bench.timers.plot import draw
 from tests.support import REPO
 
 
@@ -77,3 +83,27 @@ def test_the_page_has_a_place_for_what_is_measured() -> None:
     assert "the table" in once
     assert filled(once, "the table\n") == once
     assert once.partition("<!--")[0] == page.partition("<!--")[0]
+
+
+def test_a_contestant_that_cannot_have_so_many_says_how_many_it_had() -> None:
+    (threads,) = [c for c in contestants() if c.name == "threading.Timer"]
+    threads.most = 3
+    assert [cost.pending for cost in measure(threads, [1000], 0.001)] == [3]
+
+
+def test_a_list_that_is_filled_again_for_each_size_has_that_size() -> None:
+    heap = OfScheme("heap", 100, BinaryHeap)
+    heap.refills = True
+    sizes = []
+    for cost in measure(heap, [10, 100], 0.001):
+        sizes.append((cost.pending, len(heap.scheme)))
+    assert sizes == [(10, 10), (100, 100)]
+
+
+def test_a_plot_has_a_line_for_each_contestant(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    costs = [Cost(name, n, 1, 1, n * 2.0, 5.0) for name in ("growing", "LoopWheel") for n in (10, 100)]
+    draw(costs, tmp_path / "a.svg")
+    draw(costs, tmp_path / "b.svg")
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert "LoopWheel" in (tmp_path / "a.svg").read_text()

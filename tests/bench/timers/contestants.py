@@ -1,4 +1,4 @@
-"""What `filewheel timers compare` measures: each scheme and each of Python's timers, behind one small interface.
+"""What is measured: each scheme and each of Python's timers, behind one small interface.
 
 All get the same work: `fill` starts timers that stay pending; then rounds of starts, stops, pairs and ticks. The delays
 are spread evenly over the hour after the next, so nothing is due while it is measured.
@@ -40,11 +40,10 @@ def never() -> None:
 
 
 class Contestant:
-    """One kind of timer, with its costs as the literature gives them."""
+    """One kind of timer."""
 
-    def __init__(self, name: str, costs: tuple[str, str, str], most: int) -> None:
+    def __init__(self, name: str, most: int) -> None:
         self.name = name
-        self.start_cost, self.stop_cost, self.tick_cost = costs
         self.most = most
         """It is measured with so many pending timers at most; more would take minutes."""
         self.refills = False
@@ -86,8 +85,8 @@ class Contestant:
 class OfScheme(Contestant):
     """A scheme of filewheel.timers; its unit is the tick."""
 
-    def __init__(self, name: str, costs: tuple[str, str, str], most: int, make: Callable[[], Scheme[Any]]) -> None:
-        super().__init__(name, costs, most)
+    def __init__(self, name: str, most: int, make: Callable[[], Scheme[Any]]) -> None:
+        super().__init__(name, most)
         self._make = make
 
     def open(self) -> None:
@@ -139,10 +138,8 @@ def never_expired(entry: object) -> None:
 class OfLoop(Contestant):
     """`call_later` of an event loop, or of a wheel in it."""
 
-    def __init__(
-        self, name: str, costs: tuple[str, str, str], most: int, new_loop: Callable[[], Any], *, has_wheel: bool = False
-    ) -> None:
-        super().__init__(name, costs, most)
+    def __init__(self, name: str, most: int, new_loop: Callable[[], Any], *, has_wheel: bool = False) -> None:
+        super().__init__(name, most)
         self._new_loop = new_loop
         self._has_wheel = has_wheel
 
@@ -291,17 +288,17 @@ def contestants() -> list[Contestant]:
     """Return all that can run here, the schemes first; uvloop only where it is installed."""
     million = 1_000_000
     found: list[Contestant] = [
-        OfScheme("unordered list", ("O(1)", "O(1)", "O(n)"), million, UnorderedList),
-        OfScheme("ordered list", ("O(n)", "O(1)", "O(1)"), 100_000, OrderedList),
-        OfScheme("binary heap", ("O(log n)", "O(log n)", "O(1)"), million, BinaryHeap),
-        OfScheme("simple wheel", ("O(1)", "O(1)", "O(1)"), million, lambda: SimpleWheel(FURTHEST // 10 + 2, tick=10)),
-        OfScheme("hashed, ordered", ("O(n/slots)", "O(1)", "O(1)"), million, lambda: HashedOrdered(4096)),
-        OfScheme("hashed, unordered", ("O(1)", "O(1)", "O(n/slots)"), million, lambda: HashedUnordered(4096)),
-        OfScheme("hierarchical", ("O(levels)", "O(1)", "O(1)"), million, Hierarchical),
-        OfScheme("growing", ("O(levels)", "O(1)", "O(1)"), million, lambda: Growing(64)),
-        OfThreads("threading.Timer", ("a thread", "a thread", "-"), 100),
-        OfSched("sched", ("O(log n)", "O(n)", "O(1)"), 100_000),
-        OfLoop("asyncio", ("O(log n)", "O(1)", "O(1)"), 10 * million, asyncio.new_event_loop),
+        OfScheme("unordered list", million, UnorderedList),
+        OfScheme("ordered list", 100_000, OrderedList),
+        OfScheme("binary heap", million, BinaryHeap),
+        OfScheme("simple wheel", million, lambda: SimpleWheel(FURTHEST // 10 + 2, tick=10)),
+        OfScheme("hashed, ordered", million, lambda: HashedOrdered(4096)),
+        OfScheme("hashed, unordered", million, lambda: HashedUnordered(4096)),
+        OfScheme("hierarchical", million, Hierarchical),
+        OfScheme("growing", million, lambda: Growing(64)),
+        OfThreads("threading.Timer", 100),
+        OfSched("sched", 100_000),
+        OfLoop("asyncio", 10 * million, asyncio.new_event_loop),
     ]
     found[1].refills = True
     try:
@@ -309,7 +306,6 @@ def contestants() -> list[Contestant]:
     except ImportError:
         pass
     else:
-        found.append(OfLoop("uvloop", ("O(log n)", "O(log n)", "O(1)"), 10 * million, uvloop.new_event_loop))
-    wheel = ("O(1)", "O(1)", "O(1)")
-    found.append(OfLoop("LoopWheel", wheel, 10 * million, asyncio.new_event_loop, has_wheel=True))
+        found.append(OfLoop("uvloop", 10 * million, uvloop.new_event_loop))
+    found.append(OfLoop("LoopWheel", 10 * million, asyncio.new_event_loop, has_wheel=True))
     return found
