@@ -204,6 +204,10 @@ def returned_by(function: object) -> str:
     """Return what each call of a function hands back in place of its work, and how that is done; "" if it works."""
     while isinstance(function, functools.partial):
         function = function.func
+    if type(function) is types.FunctionType and not function.__dict__:  # most are, and this is ten times as fast
+        flags = function.__code__.co_flags
+        if not flags & (inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR):
+            return ""
     if not callable(function):
         return ""
     marker = getattr(sys.modules.get("asyncio.coroutines"), "_is_coroutine", None)  # of Cython, and of decorators

@@ -13,14 +13,12 @@ from filewheel.timers.entry import Entry, Slot, TimerState
 from filewheel.timers.growing import Growing
 from filewheel.timers.hashed_ordered import HashedOrdered
 from filewheel.timers.hashed_unordered import HashedUnordered
-from filewheel.timers.hashed_wheel_timer import HashedWheelTimer
 from filewheel.timers.hierarchical import Hierarchical
 from filewheel.timers.loop_wheel import LoopWheel, TimeoutScope
 from filewheel.timers.ordered_list import OrderedList
 from filewheel.timers.scheduled_executor import ScheduledExecutor, ScheduledFuture
 from filewheel.timers.scheme import Expire, Scheme, TickWheel
 from filewheel.timers.simple_wheel import SimpleWheel
-from filewheel.timers.system_timer import SystemTimer
 from filewheel.timers.task import TimerTask
 from filewheel.timers.timer import Timer
 from filewheel.timers.unordered_list import UnorderedList
@@ -34,7 +32,6 @@ __all__ = [
     "Growing",
     "HashedOrdered",
     "HashedUnordered",
-    "HashedWheelTimer",
     "Hierarchical",
     "LoopTimeout",
     "LoopWheel",
@@ -44,7 +41,6 @@ __all__ = [
     "Scheme",
     "SimpleWheel",
     "Slot",
-    "SystemTimer",
     "TickWheel",
     "TimeoutScope",
     "Timer",

@@ -2,7 +2,7 @@
 
 Slots in use wait in a queue, and time jumps from one to the next: a wheel with one timer that is due in a year has
 nothing to do until then. A slot of a higher level expires at its first tick; its timers are put in again and land
-lower. The driver may bring a queue of its own for the slots (`SystemTimer` brings a DelayQueue, and sleeps in it).
+lower.
 Source: org.apache.kafka.server.util.timer.TimingWheel.
 Invariants: a slot that has a timer is in the queue, once; it expires at its timers' ticks or before them.
 """
@@ -11,42 +11,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from typing import Protocol
 
 from filewheel.timers.entry import Entry, Item, Slot
-from filewheel.timers.scheme import Expire, TickWheel, check_slots, slots_of
-
-
-class SlotQueue(Protocol[Item]):
-    """Where the slots in use wait, in the order of their expiry."""
-
-    def put(self, slot: Slot[Item]) -> None:
-        """Add a slot; `slot.expiry` is its tick."""
-
-    def peek(self) -> Slot[Item] | None:
-        """Return the slot that expires first."""
-
-    def pop(self) -> Slot[Item]:
-        """Remove that slot and return it."""
-
-
-class SlotHeap(SlotQueue[Item]):
-    """A heap of slots."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, int, Slot[Item]]] = []
-
-    def put(self, slot: Slot[Item]) -> None:
-        """Add a slot: O(log slots in use)."""
-        heapq.heappush(self._heap, (slot.expiry, slot.level, slot.index, slot))  # no two are equal before the slot
-
-    def peek(self) -> Slot[Item] | None:
-        """Return the slot that expires first."""
-        return self._heap[0][3] if self._heap else None
-
-    def pop(self) -> Slot[Item]:
-        """Remove that slot and return it."""
-        return heapq.heappop(self._heap)[3]
+from filewheel.timers.scheme import TickWheel, check_slots, slots_of
 
 
 class Growing(TickWheel[Item]):
@@ -57,9 +24,7 @@ class Growing(TickWheel[Item]):
     Timers expire in the order of ticks; those of one tick in no order.
     """
 
-    def __init__(
-        self, slots: int = 20, *, tick: int = 1, now: int = 0, slots_in_use: SlotQueue[Item] | None = None
-    ) -> None:
+    def __init__(self, slots: int = 20, *, tick: int = 1, now: int = 0) -> None:
         """Make the first level, with this many slots as each further one, and `tick` units in its tick.
 
         Raises BadArgument for other numbers.
@@ -67,13 +32,8 @@ class Growing(TickWheel[Item]):
         super().__init__(tick=tick, now=now)
         self.size = check_slots(slots, least=2)
         self.levels: list[list[Slot[Item]]] = [slots_of(self.size, 1)]
-        self._in_use: SlotQueue[Item] = SlotHeap() if slots_in_use is None else slots_in_use
-
-    def turn(self, slot: Slot[Item], expire: Expire[Item]) -> int:
-        """Empty a slot that was taken from the queue: advance to its expiry. Return how many timers expired."""
-        self._empty(slot)
-        self.now = max(self.now, slot.expiry * self.tick)
-        return self._expire(expire)
+        self._in_use: list[tuple[int, int, int, Slot[Item]]] = []
+        """A heap of slots by their expiry; no two are equal before the slot."""
 
     def _place(self, entry: Entry[Item]) -> None:
         entry.tick = self._tick_of(entry.due)
@@ -91,12 +51,12 @@ class Growing(TickWheel[Item]):
         if not slot.is_in_use:
             slot.is_in_use = True
             slot.expiry = entry.tick // span * span
-            self._in_use.put(slot)
+            heapq.heappush(self._in_use, (slot.expiry, slot.level, slot.index, slot))
 
     def _collect(self, now: int) -> None:
         end = now // self.tick
-        while (slot := self._in_use.peek()) is not None and slot.expiry <= end:
-            self._empty(self._in_use.pop())
+        while self._in_use and self._in_use[0][0] <= end:
+            self._empty(heapq.heappop(self._in_use)[3])
         self.hand = end
 
     def _empty(self, slot: Slot[Item]) -> None:
@@ -112,8 +72,7 @@ class Growing(TickWheel[Item]):
                 self._put(entry)
 
     def _next(self) -> int:
-        slot = self._in_use.peek()  # None while its driver has taken the one slot and not yet turned it
-        return self.now if slot is None else slot.expiry * self.tick
+        return self._in_use[0][0] * self.tick
 
     def _waiting(self) -> Iterable[Entry[Item]]:
         return [entry for level in self.levels for slot in level for entry in slot]

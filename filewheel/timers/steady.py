@@ -34,9 +34,8 @@ def delay_ns(name: str, delay: Delay) -> int:
     """Return a delay to the nearest nanosecond: 0.446 is 446 ms. Raises BadArgument, also for NaN and infinity."""
     if isinstance(delay, timedelta):
         return span_us(delay) * NS_PER_US
-    check_number(name, delay, above=None, most=DELAY_MAX_S)
-    if delay < -DELAY_MAX_S:
-        return -DELAY_MAX_S * NS_PER_S
+    if type(delay) not in (float, int) or not -DELAY_MAX_S <= delay <= DELAY_MAX_S:
+        delay = max(-DELAY_MAX_S, check_number(name, delay, above=None, most=DELAY_MAX_S))
     return delay * NS_PER_S if isinstance(delay, int) else round(delay * NS_PER_S)
 
 
@@ -113,7 +112,7 @@ class OwnerProcess:
         if lock._is_owned():  # type: ignore[attr-defined]
             raise Reentered(
                 f"this thread is in the middle of another call of this {self._name}",
-                hint="give signal handlers and destructors one of their own, or a HashedWheelTimer",
+                hint="give signal handlers and destructors one of their own, or a Timer",
             )
         return lock
 

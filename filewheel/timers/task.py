@@ -1,7 +1,6 @@
 """The handle of a timer that calls a function: cancel it, see what became of it.
 
-Invariant: the state changes once, under the lock of the timer that made it; a task that is not pending holds no
-function.
+Invariant: the state changes once; the timer holds the function, only while the task is pending.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from typing import Any, Protocol
 
 from filewheel.checks import check_done, shown
 from filewheel.errors import BadArgument
-from filewheel.timers.entry import PENDING, Entry, TimerState
-from filewheel.timers.steady import bound
+from filewheel.timers.entry import PENDING, Entry
 
 log = logging.getLogger(__name__)
 
@@ -31,15 +29,13 @@ class Canceller(Protocol):
 class TimerTask:
     """A function that is called at `.due_ns` of the steady clock; `.state` is PENDING, EXPIRED or STOPPED."""
 
-    __slots__ = ("__weakref__", "_call", "_timer", "due_ns", "entry", "period_ns", "state")
+    __slots__ = ("__weakref__", "_timer", "due_ns", "entry", "period_ns", "state")
 
-    def __init__(
-        self, timer: Canceller, due_ns: int, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def __init__(self, timer: Canceller, due_ns: int, period_ns: int) -> None:
         self._timer = timer
-        self._call: Callable[[], Any] | None = bound(fn, args, kwargs)
         self.due_ns = due_ns
-        self.period_ns = 0  # of a Timer: from due to due; negative: from the end of a call to the next due
+        self.period_ns = period_ns
+        """From due to due; 0 for one call."""
         self.state = PENDING
         self.entry: Entry[TimerTask] | None = None
 
@@ -47,19 +43,8 @@ class TimerTask:
         """Cancel this: True if it was pending and so is not called any more; False if it expired or was cancelled."""
         return self._timer.cancel(self)
 
-    def settle(self, state: TimerState) -> Callable[[], Any] | None:
-        """Change the state of a pending task, and return its function. The timer's lock is held."""
-        self.state = state
-        call, self._call = self._call, None
-        return call
-
-    @property
-    def call(self) -> Callable[[], Any] | None:
-        """The function of a pending task with its arguments; None of any other."""
-        return self._call
-
     def __repr__(self) -> str:
-        return f"<TimerTask {self.state.value}: {self._call}>"
+        return f"<TimerTask due {self.due_ns} {self.state.value}>"
 
 
 def check_executor(executor: object) -> None:
@@ -68,21 +53,26 @@ def check_executor(executor: object) -> None:
         raise BadArgument(f"executor has a method submit, which {shown(executor)} has not")
 
 
-def submit(executor: Executor, call: Callable[[], Any]) -> None:
-    """Have an executor call the function of a timer. It is logged if that is refused, now or in the executor."""
+def submit(executor: Executor, call: Callable[[], Any], then: Callable[[], object]) -> None:
+    """Have an executor call the function of a timer, then call another. It is logged if that is refused, now or in the
+    executor.
+    """
     try:
         future = executor.submit(call_logged, call)
         if isinstance(future, Future):
-            future.add_done_callback(partial(_submitted, call))
+            future.add_done_callback(partial(_submitted, call, then))
+            return
     except Exception:
         tell("an executor refused the function of a timer: %s", call)
+    then()
 
 
-def _submitted(call: Callable[[], Any], future: Future[None]) -> None:
+def _submitted(call: Callable[[], Any], then: Callable[[], object], future: Future[None]) -> None:
     if future.cancelled():
         tell("an executor cancelled the function of a timer: %s", call)
     elif exc := future.exception():  # no error of the function: a pool of processes could not send it, or broke
         tell("an executor could not call the function of a timer: %s", call, exc)
+    then()
 
 
 def call_logged(call: Callable[[], Any]) -> None:

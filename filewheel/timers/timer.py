@@ -1,146 +1,244 @@
-"""java.util.Timer: a heap and one thread, with its two faults.
+"""A thread that drives a scheme, and calls functions at their times: Netty's, Kafka's and Java's timer, by its scheme.
 
-A slow task delays every later one. A task that raises ends the timer, and all that was pending is lost. A program takes
-`ScheduledExecutor`, which has neither fault; this class is here to show them, and for programs that come from Java.
-Invariant: tasks are called one after the other, in the order of due times.
+`Timer(HashedUnordered, tick=0.1)` is Netty's `HashedWheelTimer`, `Timer(Growing)` Kafka's `SystemTimer`, and
+`Timer(BinaryHeap)` java.util.Timer without the fault that a task that raises ends it.
+Any thread starts and cancels without a lock: it appends to queues, and the timer's thread empties them before it looks
+what is due. So a call may come from a signal handler or a destructor, and Ctrl-C leaves nothing half done.
+Invariants: one thread touches the scheme; who takes a task out of `pending` calls it or cancels it; no call is early.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor
 from functools import partial
+from types import TracebackType
 from typing import Any, ParamSpec
 
-from filewheel.checks import check_done
-from filewheel.env import SYSTEM_CLOCK, Clock
-from filewheel.errors import Closed
-from filewheel.timers.delay_queue import DelayQueue
-from filewheel.timers.entry import EXPIRED, PENDING, STOPPED
-from filewheel.timers.steady import Delay, delay_ns, period_ns
-from filewheel.timers.task import TimerTask
+from filewheel.checks import check_whole, shown
+from filewheel.env import SYSTEM_CLOCK, Clock, Event
+from filewheel.errors import BadArgument, TooManyTimers
+from filewheel.timers.entry import EXPIRED, STOPPED, Entry
+from filewheel.timers.growing import Growing
+from filewheel.timers.scheme import Scheme, TickWheel
+from filewheel.timers.steady import Delay, OwnerProcess, Steady, bound, delay_ns, period_ns
+from filewheel.timers.task import TimerTask, call_logged, check_executor, submit
 from filewheel.timers.workers import Workers
 
+NEW_PER_TURN = 100_000
+"""So many started timers reach the scheme before what is due is called, so that a burst of starts does not stop it."""
+QUEUED_MOST = 4096
+"""The thread is woken for so many started or cancelled timers, though none of them is due next."""
+AWAKE = -math.inf
+"""As `wakes_ns`: the thread looks at the queues before it sleeps."""
 P = ParamSpec("P")
 
 
 class Timer:
-    """One thread that calls functions at their times. Take `ScheduledExecutor` instead: see the two faults above.
+    """Calls functions after delays, in one thread or in those of an executor. Thread-safe.
 
-    schedule O(log n); cancel O(1) on average. A dropped timer calls what is pending, and then its thread ends.
+    call_later O(1), cancel O(1), and what the scheme's start and stop cost in the timer's thread. The thread starts
+    with the first timer, and sleeps while the scheme has nothing to do. A timer that is dropped calls what is pending,
+    and then its thread ends.
     """
 
-    def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Make a timer. Its thread starts with the first task."""
-        self._loop = _Loop(clock)
-        weakref.finalize(self, self._loop.queue.finish).atexit = False
+    def __init__(
+        self,
+        scheme: type[Scheme[TimerTask]] = Growing,
+        *,
+        tick: Delay | None = None,
+        max_pending: int | None = None,
+        executor: Executor | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        **shape: Any,
+    ) -> None:
+        """Make a timer over a scheme. A wheel has a tick, by default 1 ms. `shape` goes to the scheme, as `slots=512`.
 
-    def schedule(self, delay: Delay, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> TimerTask:
+        Raises BadArgument.
+        """
+        check_executor(executor)
+        limit = None if max_pending is None else check_whole("max_pending", max_pending)
+        if not (isinstance(scheme, type) and issubclass(scheme, Scheme)):
+            raise BadArgument(f"scheme is a class of filewheel.timers, not {shown(scheme)}", hint="Timer(Growing)")
+        steady = Steady(clock)
+        if issubclass(scheme, TickWheel):
+            shape["tick"] = period_ns("tick", 0.001 if tick is None else tick)
+        elif tick is not None:
+            raise BadArgument(f"{scheme.__name__} has no tick")
+        try:
+            made: Scheme[TimerTask] = scheme(now=steady.now_ns(), **shape)
+        except TypeError as exc:
+            raise BadArgument(f"{scheme.__name__} is not made with {shown(shape)}: {exc}") from exc
+        self._driver = _Driver(made, limit, executor, steady)
+        weakref.finalize(self, self._driver.finish).atexit = False
+
+    def call_later(self, delay: Delay, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> TimerTask:
         """Call a function once, after a delay.
 
-        Raises BadArgument, Closed when the timer has ended, Forked, DiskError.
+        Raises BadArgument; TooManyTimers at the limit of pending ones; Closed after a close; Forked; DiskError.
         """
-        return self._loop.add(delay_ns("delay", delay), 0, fn, args, kwargs)
+        return self._driver.start(delay_ns("delay", delay), 0, bound(fn, args, kwargs))
 
-    def schedule_at_fixed_rate(
-        self, delay: Delay, period: Delay, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs
-    ) -> TimerTask:
-        """Call a function after a delay, then at each multiple of a period. As in Java, calls that are late are made up
-        for, one right after the other. Raises as `schedule`.
+    def call_every(self, period: Delay, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> TimerTask:
+        """Call a function at each multiple of a period from now on, until it is cancelled.
+
+        Calls that one overran are left out. One that raises is logged, and the next one comes. Raises as `call_later`.
         """
-        return self._loop.add(delay_ns("delay", delay), period_ns("period", period), fn, args, kwargs)
+        wait_ns = period_ns("period", period)
+        return self._driver.start(wait_ns, wait_ns, bound(fn, args, kwargs))
 
-    def schedule_with_fixed_delay(
-        self, delay: Delay, period: Delay, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs
-    ) -> TimerTask:
-        """Call a function after a delay, then a period after the begin of each call.
+    def close(self) -> list[TimerTask]:
+        """End the timer, wait for a call that runs, and return the tasks that were pending; they are not called.
 
-        Java's `schedule` with a period.
+        A function of a timer may call this too: it does not wait for itself. An executor that was passed goes on.
         """
-        return self._loop.add(delay_ns("delay", delay), -period_ns("period", period), fn, args, kwargs)
+        return self._driver.close()
 
-    def cancel(self) -> list[TimerTask]:
-        """End the timer, and return the tasks that were pending. A call that runs, or is just beginning, goes on."""
-        return self._loop.end()
+    def __enter__(self) -> Timer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def __len__(self) -> int:
         """Return how many tasks are pending."""
-        return len(self._loop.queue)
+        return len(self._driver.pending)
+
+    def __repr__(self) -> str:
+        return f"<Timer({type(self._driver.scheme).__name__}): {len(self)} pending>"
 
 
-class _Loop:
+class _Driver:
     """What the thread has of a timer."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.queue: DelayQueue[TimerTask] = DelayQueue(clock=clock, name="Timer")
-        self._workers = Workers("Timer", partial(_Loop.end, self))
-        self._lock = threading.RLock()
-        self._failure: BaseException | None = None
+    def __init__(self, scheme: Scheme[TimerTask], limit: int | None, executor: Executor | None, steady: Steady) -> None:
+        self.scheme = scheme
+        self.pending: dict[TimerTask, Callable[[], Any]] = {}
+        self._steady = steady
+        self._limit = limit
+        self._executor = executor
+        self._owner = OwnerProcess("Timer")
+        self._new: deque[TimerTask] = deque()
+        self._cancelled: deque[TimerTask] = deque()
+        self._changed = Event()
+        self._wakes_ns: float = AWAKE
+        self._is_stopped = self._is_ending = self._is_last = False
+        self._driving = threading.Lock()
+        self._workers = Workers("Timer", self._end)
+        steady.watch(self._changed.set)
 
-    def add(self, wait_ns: int, period: int, fn: Callable[..., Any], args: Any, kwargs: Any) -> TimerTask:
-        task = TimerTask(self, self.queue.now_ns() + wait_ns, fn, args, kwargs)
-        task.period_ns = period
-        with self._lock:
-            try:
-                task.entry = self.queue.put_at(task, task.due_ns)
-            except Closed:
-                raise self._closed() from self._failure
-            if not len(self._workers):
-                try:
-                    self._workers.start(self.run)
-                except BaseException:
-                    self.cancel(task)
-                    raise
+    def start(self, wait_ns: int, period_ns: int, call: Callable[[], Any]) -> TimerTask:
+        self._owner.check()
+        if not len(self._workers) and not self._is_stopped:
+            self._workers.start(self.run)
+        task = TimerTask(self, self._steady.now_ns() + wait_ns, period_ns)
+        try:
+            self.pending[task] = call
+            if self._limit is not None and len(self.pending) > self._limit:
+                raise TooManyTimers(
+                    f"{self._limit} timers are pending, which is the limit", hint="cancel some, or raise max_pending="
+                )
+            self._put(task)
+            if self._is_stopped and task in self.pending:  # else a close has taken it, and returns it
+                raise self._owner.closed()
+        except BaseException:
+            self.pending.pop(task, None)
+            raise
         return task
 
-    def _closed(self) -> Closed:
-        if self._failure is None:
-            return Closed("this timer was cancelled", hint="make another Timer")
-        return Closed(
-            f"this timer ended when a task raised {self._failure!r}", hint="a ScheduledExecutor, which goes on"
-        )
+    def _put(self, task: TimerTask) -> None:
+        self._new.append(task)
+        if task.due_ns < self._wakes_ns or len(self._new) > QUEUED_MOST:
+            self._changed.set()
 
     def cancel(self, task: TimerTask) -> bool:
-        with self._lock:
-            if task.state is not PENDING:
-                return False
-            task.settle(STOPPED)
-            if task.entry is not None:
-                self.queue.remove(task.entry)
-            return True
-
-    def end(self) -> list[TimerTask]:
-        with self._lock:
-            tasks = self.queue.close()
-            for task in tasks:
-                if task.state is PENDING:
-                    task.settle(STOPPED)
-        return tasks
+        self._owner.check()
+        if self.pending.pop(task, None) is None:
+            return False
+        task.state = STOPPED
+        self._cancelled.append(task)
+        if self._is_ending or len(self._cancelled) > QUEUED_MOST:
+            self._changed.set()
+        return True
 
     def run(self) -> None:
-        while True:
-            try:
-                task = self.queue.take()
-            except Closed:
-                return
-            with self._lock:
-                call = task.call if task.period_ns else task.settle(EXPIRED) if task.state is PENDING else None
-                if call is not None and task.period_ns:
-                    self._put_back(task)
-            if call is not None:
-                try:
-                    check_done("it", call())
-                except BaseException as exc:
-                    self._failure = exc
-                    self.end()
-                    raise  # to threading.excepthook: the thread ends, and the timer with it
-            del task, call
+        if not self._driving.acquire(blocking=False):
+            return  # two starts at a time, or a start that Ctrl-C interrupted, made two threads
+        while self.turn():
+            at_ns = self.scheme.next_advance()
+            self._wakes_ns = math.inf if at_ns is None else at_ns
+            if not self._new:  # what is appended from here on sees `_wakes_ns`
+                self._changed.wait(self._steady.wait_s(at_ns))
+            self._wakes_ns = AWAKE
+            self._changed.clear()
 
-    def _put_back(self, task: TimerTask) -> None:
-        """Put a periodic task back, before its call as Java does."""
-        task.due_ns = task.due_ns + task.period_ns if task.period_ns > 0 else self.queue.now_ns() - task.period_ns
-        try:
-            task.entry = self.queue.put_at(task, task.due_ns)
-        except Closed:
-            task.settle(STOPPED)
+    def turn(self) -> bool:
+        """Let the queues reach the scheme, and call what is due; return False when there is nothing more to come."""
+        if self._is_last:
+            now_ns = self._steady.now_ns()
+            due = [task for task in self.pending.copy() if task.due_ns <= now_ns]
+            for task in sorted(due, key=lambda task: task.due_ns):
+                self._call(task)
+            return False
+        for _ in range(len(self._cancelled)):
+            task = self._cancelled.popleft()
+            if task.entry is not None:
+                self.scheme.stop(task.entry)
+        for _ in range(min(len(self._new), NEW_PER_TURN)):
+            task = self._new.popleft()
+            if task in self.pending:  # one that is cancelled from here on comes through the other queue
+                task.entry = self.scheme.start(task.due_ns, task)
+        self.scheme.advance(self._steady.now_ns(), self._expire)
+        return not (self._is_stopped or (self._is_ending and not self.pending))
+
+    def _expire(self, entry: Entry[TimerTask]) -> None:
+        if not self._is_stopped:
+            self._call(entry.item)
+
+    def _call(self, task: TimerTask) -> None:
+        call = self.pending.get(task) if task.period_ns else self.pending.pop(task, None)
+        if call is None:
+            return
+        if not task.period_ns:
+            task.state = EXPIRED
+        if self._executor is not None:
+            submit(self._executor, call, partial(self._called, task))
+        else:
+            call_logged(call)
+            self._called(task)
+
+    def _called(self, task: TimerTask) -> None:
+        """Put a periodic task back."""
+        if task in self.pending:
+            late_ns = max(0, self._steady.now_ns() - task.due_ns)
+            task.due_ns += (1 + late_ns // task.period_ns) * task.period_ns
+            self._put(task)
+
+    def close(self) -> list[TimerTask]:
+        self._owner.check()
+        self._is_stopped = True
+        self._changed.set()
+        self._workers.join()
+        left = [task for task in self.pending.copy() if self.pending.pop(task, None) is not None]
+        for task in left:
+            task.state = STOPPED
+        return left
+
+    def finish(self) -> None:
+        """End when nothing but periodic tasks is pending. Safe in a destructor, and after a fork."""
+        self._is_ending = True
+        if self._owner.is_here:
+            for task in [task for task in self.pending.copy() if task.period_ns]:
+                self.cancel(task)
+            self._changed.set()
+
+    def _end(self) -> None:
+        """Call what is due, and no more: the interpreter exits."""
+        self._is_last = True
+        self._changed.set()

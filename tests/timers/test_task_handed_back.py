@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from filewheel.errors import BadArgument
-from filewheel.timers import HashedWheelTimer, ScheduledExecutor, SystemTimer, Timer
+from filewheel.timers import ScheduledExecutor, Timer
 from tests.timers.loops import WHEELS, run
 from tests.timers.support import soon
 
@@ -36,11 +36,8 @@ class Worker:
 
 REFUSED = [coroutine, generator, async_generator, Worker(), Worker().work, functools.partial(coroutine)]
 STARTS: dict[str, Callable[[Any], Any]] = {
-    "HashedWheelTimer.new_timeout": lambda fn: HashedWheelTimer(0.001).new_timeout(0, fn),
-    "SystemTimer.add": lambda fn: SystemTimer(0.001).add(0, fn),
-    "Timer.schedule": lambda fn: Timer().schedule(0, fn),
-    "Timer.schedule_at_fixed_rate": lambda fn: Timer().schedule_at_fixed_rate(0, 60, fn),
-    "Timer.schedule_with_fixed_delay": lambda fn: Timer().schedule_with_fixed_delay(0, 60, fn),
+    "Timer.call_later": lambda fn: Timer().call_later(0, fn),
+    "Timer.call_every": lambda fn: Timer().call_every(0.001, fn),
     "ScheduledExecutor.submit": lambda fn: ScheduledExecutor(1).submit(fn),
     "ScheduledExecutor.schedule": lambda fn: ScheduledExecutor(1).schedule(0, fn),
     "ScheduledExecutor.schedule_at_fixed_rate": lambda fn: ScheduledExecutor(1).schedule_at_fixed_rate(0, 60, fn),
@@ -56,22 +53,10 @@ def test_a_function_that_does_nothing_when_it_is_called_is_refused(start: Any, f
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("start", ["HashedWheelTimer.new_timeout", "SystemTimer.add"])
-def test_a_coroutine_that_a_function_of_a_timer_hands_back_is_logged(
-    start: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    held = STARTS[start](lambda: coroutine())
-    soon(lambda: "returned work that is not done, a coroutine" in caplog.text)
-    del held
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_timer_ends_by_a_task_that_hands_its_work_back_as_by_one_that_raises() -> None:
-    timer = Timer()
-    timer.schedule(0, lambda: coroutine())
-    soon(lambda: timer._loop._failure)
-    assert isinstance(timer._loop._failure, TypeError)
-    timer._loop._workers.join()
+def test_a_coroutine_that_a_function_of_a_timer_hands_back_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with Timer() as timer:
+        timer.call_later(0, lambda: coroutine())
+        soon(lambda: "returned work that is not done, a coroutine" in caplog.text)
 
 
 @pytest.mark.parametrize("method", ["schedule_at_fixed_rate", "schedule_with_fixed_delay"])
@@ -82,12 +67,20 @@ def test_a_periodic_task_that_hands_its_work_back_ends_with_an_error(method: str
             future.result(60)
 
 
-@pytest.mark.parametrize("make", [HashedWheelTimer, SystemTimer])
-def test_a_function_that_an_executor_cannot_call_is_logged(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("method", ["call_later", "call_every"])
+def test_a_function_that_an_executor_cannot_call_is_logged(method: str, caplog: pytest.LogCaptureFixture) -> None:
     with concurrent.futures.ProcessPoolExecutor(1) as pool:  # which cannot send a lambda to its process
-        timer = make(0.001, executor=pool)
-        (timer.new_timeout if make is HashedWheelTimer else timer.add)(0, lambda: None)
+        timer = Timer(executor=pool)
+        getattr(timer, method)(0.001, lambda: None)
         soon(lambda: "could not call the function of a timer" in caplog.text)
+        timer.close()
+
+
+def test_a_periodic_function_goes_to_a_pool_of_processes_again_and_again(capfd: pytest.CaptureFixture[str]) -> None:
+    with concurrent.futures.ProcessPoolExecutor(1) as pool, Timer(executor=pool) as timer:
+        timer.call_every(0.001, print, "here", flush=True)
+        soon(lambda: capfd.readouterr().out.count("here"))
+        soon(lambda: capfd.readouterr().out.count("here"))
 
 
 class OneAfterTheOther:
@@ -97,12 +90,11 @@ class OneAfterTheOther:
         function(*args)
 
 
-@pytest.mark.parametrize("make", [HashedWheelTimer, SystemTimer])
-def test_an_executor_may_return_no_future(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_executor_may_return_no_future(caplog: pytest.LogCaptureFixture) -> None:
     called: list[int] = []
-    timer = make(0.001, executor=OneAfterTheOther())
-    (timer.new_timeout if make is HashedWheelTimer else timer.add)(0, called.append, 1)
-    soon(lambda: called)
+    with Timer(executor=OneAfterTheOther()) as timer:  # type: ignore[arg-type]
+        timer.call_every(0.001, called.append, 1)
+        soon(lambda: len(called) > 2)
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 

@@ -14,7 +14,7 @@ def test_the_arguments_of_a_scheduled_function_are_checked_and_its_result_is_kno
 from concurrent.futures import Executor, Future
 from datetime import timedelta
 
-from filewheel.timers import DelayQueue, HashedWheelTimer, ScheduledExecutor, Scheme, SystemTimer, Timer, UnorderedList
+from filewheel.timers import DelayQueue, HashedUnordered, ScheduledExecutor, Scheme, Timer, UnorderedList
 
 
 def join(left: str, *, right: int) -> str:
@@ -29,10 +29,10 @@ periodic: Future[None] = scheduled.schedule_at_fixed_rate(0, timedelta(seconds=1
 number: int = scheduled.schedule(1, join, "a", right=1).result()  # wrong: assignment
 scheduled.schedule(1, join, "a", right="1")  # wrong: arg-type
 scheduled.schedule(1, join)  # wrong: call-arg
-Timer().schedule(1, join, 5, right=1)  # wrong: arg-type
-HashedWheelTimer().new_timeout(1, join, "a", right=1).cancel()
-HashedWheelTimer().new_timeout("1", join, "a", right=1)  # wrong: arg-type
-SystemTimer().add(1, join, "a", wrong=1)  # wrong: call-arg
+Timer().call_later(1, join, 5, right=1)  # wrong: arg-type
+Timer(HashedUnordered, tick=0.1, slots=512).call_later(1, join, "a", right=1).cancel()
+Timer(HashedUnordered).call_later("1", join, "a", right=1)  # wrong: arg-type
+Timer().call_every(1, join, "a", wrong=1)  # wrong: call-arg
 queue: DelayQueue[int] = DelayQueue()
 taken: int | None = queue.poll(1)
 queue.put("text")  # wrong: arg-type

@@ -14,22 +14,22 @@ from typing import Any
 import pytest
 
 from filewheel import DiskError, Forked
-from filewheel.timers import DelayQueue, HashedWheelTimer, ScheduledExecutor, SystemTimer, Timer
+from filewheel.timers import BinaryHeap, DelayQueue, HashedUnordered, ScheduledExecutor, Timer, TimerState
 from tests.support import REPO
 from tests.test_keeper_no_threads import no_threads
 from tests.timers.support import PATIENCE_S, soon
 
 START: dict[str, Callable[..., Any]] = {
     "ScheduledExecutor": lambda timer, delay, fn: timer.schedule(delay, fn),
-    "Timer": lambda timer, delay, fn: timer.schedule(delay, fn),
-    "HashedWheelTimer": lambda timer, delay, fn: timer.new_timeout(delay, fn),
-    "SystemTimer": lambda timer, delay, fn: timer.add(delay, fn),
+    "Timer": lambda timer, delay, fn: timer.call_later(delay, fn),
+    "Timer of a heap": lambda timer, delay, fn: timer.call_later(delay, fn),
+    "Timer of a hashed wheel": lambda timer, delay, fn: timer.call_later(delay, fn),
 }
 MAKE: dict[str, Callable[[], Any]] = {
     "ScheduledExecutor": lambda: ScheduledExecutor(2),
     "Timer": Timer,
-    "HashedWheelTimer": lambda: HashedWheelTimer(0.001),
-    "SystemTimer": SystemTimer,
+    "Timer of a heap": lambda: Timer(BinaryHeap),
+    "Timer of a hashed wheel": lambda: Timer(HashedUnordered),
 }
 
 
@@ -42,7 +42,7 @@ class Threads:
     """The threads that timers of a class have started since the test began."""
 
     def __init__(self, name: str) -> None:
-        self._prefix = f"filewheel-{name}-"
+        self._prefix = f"filewheel-{name.split()[0]}-"
         self._before = set(threading.enumerate())
 
     def __call__(self) -> list[threading.Thread]:
@@ -94,22 +94,27 @@ def test_a_dropped_executor_does_not_call_a_periodic_task_again() -> None:
     soon(future.cancelled)
 
 
+def test_a_dropped_timer_does_not_call_a_periodic_function_again_and_its_thread_ends() -> None:
+    threads, called = Threads("Timer"), threading.Event()
+    timer = Timer()
+    task = timer.call_every(0.001, called.set)
+    assert called.wait(PATIENCE_S)
+    del timer
+    gc.collect()
+    soon(lambda: task.state is TimerState.STOPPED and not threads())
+
+
 def test_where_no_thread_can_be_started_a_timer_refuses_and_holds_nothing(name: str) -> None:
     timer = MAKE[name]()
-    with no_threads(f"filewheel-{name}"), pytest.raises(DiskError, match="no thread can be started.*ulimit -u"):
+    with (
+        no_threads(f"filewheel-{name.split()[0]}"),
+        pytest.raises(DiskError, match="no thread can be started.*ulimit -u"),
+    ):
         START[name](timer, 0.001, int)
     assert len(timer) == 0
     called = threading.Event()
     START[name](timer, 0.001, called.set)
     assert called.wait(PATIENCE_S)
-
-
-def test_where_only_the_thread_for_the_functions_cannot_be_started_a_system_timer_refuses_too() -> None:
-    timer = SystemTimer()
-    with no_threads("filewheel-ScheduledExecutor"), pytest.raises(DiskError, match="no thread can be started"):
-        timer.add(0.001, int)
-    assert len(timer) == 0
-    timer.close()
 
 
 def test_an_executor_with_one_thread_goes_on_where_no_second_can_be_started() -> None:
@@ -122,17 +127,17 @@ def test_an_executor_with_one_thread_goes_on_where_no_second_can_be_started() ->
 FORKED = """
 import os, sys, threading
 from filewheel import Forked
-from filewheel.timers import DelayQueue, HashedWheelTimer, ScheduledExecutor, SystemTimer, Timer
-queue, executor, timer, hashed, system = DelayQueue(), ScheduledExecutor(1), Timer(), HashedWheelTimer(), SystemTimer()
+from filewheel.timers import BinaryHeap, DelayQueue, ScheduledExecutor, Timer
+queue, executor, timer, heap = DelayQueue(), ScheduledExecutor(1), Timer(), Timer(BinaryHeap)
 queue.put(1, 100)
-starts = executor.schedule, timer.schedule, hashed.new_timeout, system.add
+starts = executor.schedule, timer.call_later, heap.call_later, timer.call_every
 futures = [start(100, print) for start in starts]
 pid = os.fork()
 if pid == 0:
     calls = [
         lambda: queue.put(1), queue.take, queue.poll, queue.close, lambda: executor.submit(print), executor.shutdown,
-        lambda: timer.schedule(1, print), timer.cancel, lambda: hashed.new_timeout(1, print), hashed.stop,
-        lambda: system.add(1, print), system.close, *(future.cancel for future in futures),
+        lambda: timer.call_later(1, print), timer.close, lambda: heap.call_later(1, print), heap.close,
+        *(future.cancel for future in futures),
     ]
     refused = 0
     for call in calls:
@@ -141,7 +146,7 @@ if pid == 0:
         except Forked as exc:
             assert "make another after the fork" in str(exc)
             refused += 1
-    del calls, call, queue, executor, timer, hashed, system
+    del calls, call, queue, executor, timer, heap
     with ScheduledExecutor(1) as mine:
         assert mine.submit(str, 1).result(60) == "1"
     print("refused", refused, flush=True)
@@ -163,8 +168,8 @@ def test_in_another_process_than_its_own_a_queue_is_refused() -> None:
 
 AT_EXIT = """
 import threading, time
-from filewheel.timers import DelayQueue, HashedWheelTimer, ScheduledExecutor, SystemTimer, Timer
-queue, executor, timer, hashed, system = DelayQueue(), ScheduledExecutor(2), Timer(), HashedWheelTimer(), SystemTimer()
+from filewheel.timers import DelayQueue, HashedUnordered, ScheduledExecutor, Timer
+queue, executor, timer, hashed = DelayQueue(), ScheduledExecutor(2), Timer(), Timer(HashedUnordered)
 begun = threading.Event()
 def long():
     begun.set()
@@ -172,9 +177,9 @@ def long():
     print("ran to its end", flush=True)
 executor.submit(long)
 executor.schedule_at_fixed_rate(0, 0.001, int)
-for start in (executor.schedule, timer.schedule, hashed.new_timeout, system.add):
+for start in (executor.schedule, timer.call_later, hashed.call_later, timer.call_every):
     start(3600, print, "never")
-    start(0, int)
+    start(0.000_001, int)
 begun.wait(60)
 """
 
@@ -193,7 +198,7 @@ def run(program: str) -> str:
 
 
 def test_in_a_forked_child_each_call_is_refused_and_the_parents_timers_are_as_they_were() -> None:
-    assert run(FORKED) == "refused 16\nparent cancels [True, True, True, True]\n"
+    assert run(FORKED) == "refused 14\nparent cancels [True, True, True, True]\n"
 
 
 def test_at_the_interpreters_exit_pending_timers_are_given_up_and_a_call_that_runs_ends() -> None:
@@ -201,23 +206,29 @@ def test_at_the_interpreters_exit_pending_timers_are_given_up_and_a_call_that_ru
 
 
 DUE_AT_EXIT = """
-import time
-from filewheel.timers import ScheduledExecutor
-executor = ScheduledExecutor(2)
+import os, time
+from filewheel.timers import HashedUnordered, ScheduledExecutor, Timer
+executor, timer, hashed = ScheduledExecutor(2), Timer(), Timer(HashedUnordered, tick=3600)
 def work(number):
     time.sleep(0.01)
-    print(number, flush=True)
-    return number
-ended = lambda future: print("cancelled" if future.cancelled() else "ended", flush=True)
+    os.write(1, f"{number}\\n".encode())  # in one piece
+ended = lambda future: os.write(1, b"cancelled\\n" if future.cancelled() else b"ended\\n")
 for number in range(10):
     executor.submit(work, number)
+    timer.call_later(0, work, 100 + number)
+    hashed.call_later(0.001, work, 200 + number)  # due in the middle of a tick
+    hashed.call_later(3600, print, "never")
+time.sleep(0.002)
 executor.schedule(3600, print).add_done_callback(ended)
 executor.schedule_at_fixed_rate(3600, 1, print).add_done_callback(ended)
 """
 
 
-def test_what_is_due_in_an_executor_at_the_interpreters_exit_is_called_and_the_rest_is_cancelled() -> None:
-    assert sorted(run(DUE_AT_EXIT).splitlines()) == [*map(str, range(10)), "cancelled", "cancelled"]
+def test_what_is_due_at_the_interpreters_exit_is_called_and_an_executor_cancels_the_rest() -> None:
+    printed = run(DUE_AT_EXIT).splitlines()
+    numbers = [str(hundred + n) for hundred in (0, 100, 200) for n in range(10)]
+    assert sorted(printed) == sorted([*numbers, "cancelled", "cancelled"])
+    assert [line for line in printed if line in numbers[20:]] == numbers[20:]  # in their order
 
 
 class Raises(logging.Handler):
@@ -240,8 +251,6 @@ def test_a_handler_of_the_log_that_raises_ends_no_thread_of_a_timer(
     def fail(*args: Any) -> None:
         raise ValueError
 
-    if name == "Timer":
-        pytest.skip("a task that raises ends it")
     timer = MAKE[name]()
     called = threading.Event()
     for _ in range(3):
@@ -254,8 +263,7 @@ def test_a_handler_of_the_log_that_raises_ends_no_thread_of_a_timer(
 
 
 @pytest.mark.usefixtures("log_that_raises")
-@pytest.mark.parametrize("name", ["HashedWheelTimer", "SystemTimer"])
-def test_a_handler_of_the_log_that_raises_harms_no_timer_whose_executor_refuses(name: str) -> None:
+def test_a_handler_of_the_log_that_raises_harms_no_timer_whose_executor_refuses() -> None:
     class Refuses(ThreadPoolExecutor):
         def submit(self, *args: Any, **kwargs: Any) -> Any:
             if refused.is_set():
@@ -265,10 +273,10 @@ def test_a_handler_of_the_log_that_raises_harms_no_timer_whose_executor_refuses(
 
     refused, called = threading.Event(), threading.Event()
     with Refuses(1) as executor:
-        timer = {"HashedWheelTimer": HashedWheelTimer, "SystemTimer": SystemTimer}[name](0.001, executor=executor)
-        START[name](timer, 0.001, int)
+        timer = Timer(executor=executor)
+        timer.call_later(0.001, int)
         assert refused.wait(PATIENCE_S)
-        START[name](timer, 0.001, called.set)
+        timer.call_later(0.001, called.set)
         assert called.wait(PATIENCE_S)
 
 
