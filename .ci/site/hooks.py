@@ -165,7 +165,7 @@ def _api() -> dict[str, str]:
         module = getattr(thing, "__module__", "")
         if inspect.isclass(thing) and issubclass(thing, BaseException):
             part = "errors" if issubclass(thing, FilewheelError) else "scheduler"
-        elif ".replication" in module or ".roster" in module:
+        elif ".sets" in module or ".roster" in module:
             part = "backups"
         elif ".scheduling" in module or ".schedules" in module or "scheduler" in module:
             part = "scheduler"
