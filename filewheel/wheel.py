@@ -300,9 +300,10 @@ class Wheel(ScheduleChanges):
         """
         with forks.IMPORTS:  # on demand: a producer that never purges does not load what a deal needs
             from filewheel.firing.purge import Choice, purge
+            from filewheel.sets.target import has_deal
         choice = Choice.of(ids, topic, key)
         self._writer().rotate()
-        return purge(self._dir, choice, quarantine=quarantine, timeout_s=timeout_s)
+        return purge(self._dir, choice, quarantine=quarantine, timeout_s=timeout_s, has_deal=has_deal)
 
     # -- enqueue ---------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ Invariant: everything that a checkpoint covers is durable before the checkpoint 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -147,6 +147,14 @@ def find_files(disk: Disk, lap_of: LapOf) -> Found:
         slots = (layout.parse_slot(inner) for inner in inside)
         found.slots.update(slot for slot in slots if slot is not None and lap_of(slot[0]) == lap)
     return found
+
+
+def unnamed(found: Found, checkpoint: Checkpoint, lap_of: LapOf) -> Iterator[str]:
+    """Yield the files that a checkpoint does not name: of an incomplete deal or tick, or an unlink that came back."""
+    for file in found.laps - {(lap, covered.made) for lap, covered in checkpoint.laps.items()}:
+        yield layout.lap_file(*file)
+    for file in found.slots - {(second, covered.made) for second, covered in checkpoint.slots.items()}:
+        yield layout.slot(lap_of(file[0]), *file)
 
 
 def adopt(checkpoint: Checkpoint, disk: Disk, found: Found, lap_of: LapOf) -> None:

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from filewheel.checks import check_flag, check_items, check_number
-from filewheel.disk.directory import Directory
+from filewheel.disk.directory import Directory, opened
 from filewheel.disk.disk import NO_DIRECTORY, ForeignFile, is_unreadable
 from filewheel.disk.keeper_lock import KeeperLock, holder
 from filewheel.disk.replace import replace_file
-from filewheel.errors import BadArgument, Damaged, Locked, disk_errors
+from filewheel.errors import BadArgument, Damaged, FilewheelError, Locked, disk_errors
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
 from filewheel.format.limits import check_key, check_topic, matches
@@ -38,7 +38,7 @@ from filewheel.laps.window import read_file
 from filewheel.lookup.finder import Finder
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import ID_END, MessageId
-from filewheel.roster.roster import read_roster
+from filewheel.roster.roster import Member, read_roster
 from filewheel.runs.history import remove_ends
 from filewheel.runs.run import Ended
 from filewheel.runs.running import remove_running
@@ -222,12 +222,22 @@ def _forget(directory: Directory, asked: Iterable[str]) -> None:
 # -- the asker -------------------------------------------------------------------------------------------------
 
 
-def purge(directory: Directory, choice: Choice, *, quarantine: bool, timeout_s: float) -> Purged:
-    """Take what has ended out of the files; return what was done, and what is left. Raises as Wheel.purge."""
+def purge(
+    directory: Directory,
+    choice: Choice,
+    *,
+    quarantine: bool,
+    timeout_s: float,
+    has_deal: Callable[[Directory, int], bool],
+) -> Purged:
+    """Take what has ended out of the files; return what was done, and what is left. Raises as Wheel.purge.
+
+    `has_deal` tells whether a backup has a deal, and no file that this one left out.
+    """
     check_flag("quarantine", quarantine)
     timeout_s = check_number("timeout_s", timeout_s, least=0)
     with disk_errors(directory.path):
-        return _Purge(directory, choice, timeout_s).run(quarantine=quarantine)
+        return _Purge(directory, choice, timeout_s, has_deal).run(quarantine=quarantine)
 
 
 @dataclass
@@ -237,6 +247,7 @@ class _Purge:
     dir: Directory
     choice: Choice
     timeout_s: float
+    has_deal: Callable[[Directory, int], bool]
     unreached: list[Unreached] = field(default_factory=list)
 
     def run(self, *, quarantine: bool) -> Purged:
@@ -258,6 +269,7 @@ class _Purge:
         self._look_at_laps()
         self._look_at_pending()
         self._look_at_the_rest()
+        self._look_at_backups()
         return Purged(ends, items, tuple(self.unreached))
 
     def _wait(self, is_so: Callable[[], bool]) -> bool:
@@ -394,8 +406,24 @@ class _Purge:
         for name in self._quarantined():
             hint = "look at it; `filewheel purge --quarantine` removes all such bytes"
             self._name(name, "bytes that could not be read, perhaps of a message that has ended", hint)
-        roster = read_roster(self.dir.disk, self.dir.path)
-        for member in roster.members if roster is not None else ():
-            self._name(
-                member.path, "a backup has files of its own", f"when it follows: `filewheel -C {member.path} purge`"
-            )
+
+    def _look_at_backups(self) -> None:
+        """Wait for the backups to follow, and name those that did not."""
+        roster, deal = read_roster(self.dir.disk, self.dir.path), self.dir.checkpoint().deal
+        behind = list(roster.members if roster is not None else ())
+
+        def all_follow() -> bool:
+            behind[:] = [member for member in behind if not self._follows(member, deal)]
+            return not behind
+
+        self._wait(all_follow)
+        for member in behind:
+            what = "a backup that is behind: it drops what has ended when it is in step again"
+            self._name(member.path, what, "run `filewheel replicate`, or see `filewheel backup list`; purge again")
+
+    def _follows(self, member: Member, deal: int) -> bool:
+        try:
+            with opened(member.path, self.dir.env) as there:
+                return member.state == "current" and there.settings.id == member.wheel and self.has_deal(there, deal)
+        except (FilewheelError, OSError):  # it cannot be read now
+            return False

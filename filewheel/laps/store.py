@@ -16,7 +16,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence, Set
 
-from filewheel.disk.checkpoint import Checkpoint, Found, Position, adopt, find_files, next_era
+from filewheel.disk.checkpoint import Checkpoint, Found, Position, adopt, find_files, next_era, unnamed
 from filewheel.disk.directory import Directory
 from filewheel.disk.quarantine import Damage, Quarantine
 from filewheel.errors import Damaged, anew
@@ -141,12 +141,10 @@ class Store:
                     self.disk.close(fd)
 
     def _sweep_laps(self, found: Found) -> None:
-        """Remove files that the checkpoint does not name: of an incomplete deal, or an unlink that came back."""
+        """Remove the files that the checkpoint does not name, and empty directories."""
         lap_of = self.dir.settings.lap_of
-        for file in found.laps - {(lap, covered.made) for lap, covered in self.checkpoint.laps.items()}:
-            self.removal.remove(layout.lap_file(*file))
-        for file in found.slots - {(second, covered.made) for second, covered in self.checkpoint.slots.items()}:
-            self.removal.remove(layout.slot(lap_of(file[0]), *file))
+        for name in unnamed(found, self.checkpoint, lap_of):
+            self.removal.remove(name)
         for lap in found.dirs - {lap_of(s) for s in self.checkpoint.slots}:
             self.removal.remove_dir(lap)
 

@@ -17,13 +17,13 @@ from typing import Any
 
 import msgpack
 
-from filewheel.disk.checkpoint import START, Checkpoint, parse_checkpoint, place_checkpoint
+from filewheel.disk.checkpoint import START, Checkpoint, find_files, parse_checkpoint, place_checkpoint, unnamed
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import NO_DIRECTORY
 from filewheel.disk.replace import write_aside
 from filewheel.errors import Damaged
 from filewheel.format import layout
-from filewheel.format.frame import HEADER_BYTES, Frame, scan, seal
+from filewheel.format.frame import Frame, scan, seal
 from filewheel.journal.tail import Handles
 from filewheel.journal.walk import list_segments
 from filewheel.laps.slot import files_of
@@ -105,6 +105,9 @@ class Target:
         raw = _content(self.dir, layout.CHECKPOINT)
         settings = self.dir.settings
         checkpoint = parse_checkpoint(raw, self.dir.seed, settings.lap_of, self.dir.place(layout.CHECKPOINT))
+        for name in unnamed(find_files(self.disk, settings.lap_of), checkpoint, settings.lap_of):
+            if self.disk.identity(name) is not None:
+                self.disk.unlink(name)  # mutant: copy-unnamed-stays
         journals = {}
         for writer, segments in list_segments(self.dir).items():
             covered = checkpoint.positions.get(writer, START)
@@ -177,11 +180,8 @@ class Target:
         self._begin, self._parts = self._log_end, 0
         if ends_log or self._log_end > LOG_BYTES_MAX:
             self._flush(self._done)
-            # A crash before this does the steps again. Behind a header of zeros nothing of the log is read.
-            if self._log_end > LOG_BYTES_MAX:
-                self.disk.truncate(self._log, 0)
-            else:
-                self.disk.pwrite(self._log, bytes(HEADER_BYTES), 0)
+            # A crash before this does the steps again. Nothing stays: a purge counts on that.
+            self.disk.truncate(self._log, 0)  # mutant: ticks-stay
             self._log_end = self._begin = 0
 
     def _append(self, tick: Tick, *, is_last: bool) -> None:
@@ -286,6 +286,24 @@ def replay(directory: Directory) -> int:
         target.close()
         disk.close(fd)
     return last
+
+
+def has_deal(directory: Directory, deal: int) -> bool:
+    """Return whether a copy has this deal of its primary, and nothing that a deal before it had and this one has not.
+
+    Takes no lock. Cost: two small files. Raises Damaged, OSError.
+    """
+    if directory.checkpoint().deal < deal:
+        return False
+    try:
+        fd = directory.disk.open(layout.TICKS, "r")
+    except FileNotFoundError:
+        return True
+    try:
+        # The tick that brought it is in the log until its files are removed.
+        return not any(tick.ends_log for _, tick, _ in _parts(directory, fd, 0))
+    finally:
+        directory.disk.close(fd)
 
 
 def _parts(directory: Directory, fd: int, start: int) -> Iterator[tuple[int, Tick, bool]]:

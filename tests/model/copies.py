@@ -261,7 +261,7 @@ class CopyStage(Stage):
         """After a tick each file is a prefix of the primary's, and nothing is there that is not in the tick."""
         raw = self._data(B, layout.CHECKPOINT) or b""
         settings = copy._source.dir.settings
-        checkpoint = parse_checkpoint(raw, settings.seed, settings.lap_of, B)
+        checkpoint = parse_checkpoint(raw, copy._source.dir.seed, settings.lap_of, B)
         sizes = {file.name: file.end for file in files_of(settings, checkpoint)} | copy._journals
         for name, end in sizes.items():
             ours, theirs = self._data(B, name), self._data(A, name)
