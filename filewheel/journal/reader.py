@@ -151,20 +151,21 @@ class JournalReader:
 
     def _poll(self, tail: Tail, segments: set[int], by: Follower | None) -> bool:
         """Read the new frames of a journal; return whether there were any."""
-        listed, is_new = [segments], False
+        before = tail.seen
 
-        def present() -> set[int]:
-            return listed.pop() if listed else listing_of(self._disk.listdir(layout.JOURNAL)).get(tail.writer, set())
+        def relist() -> set[int]:
+            return listing_of(self._disk.listdir(layout.JOURNAL)).get(tail.writer, set())
+
+        def take(frame: Frame) -> None:
+            if by is not None:
+                by.take(tail, frame)
 
         def on_damage(damage: Damage) -> None:
             if damage.proven:
                 self._damage.setdefault(tail.writer, []).append(damage)
 
-        for frame in tail.poll(present, test_lock=False, on_damage=on_damage, on_foreign=lambda name: None):
-            is_new = True
-            if by is not None:
-                by.take(tail, frame)
-        return is_new
+        tail.poll(segments, relist, take, test_lock=False, on_damage=on_damage, on_foreign=lambda name: None)
+        return tail.seen != before
 
     def _is_listed(self, tail: Tail) -> bool:
         """Return whether all that was read of a journal is there still."""

@@ -11,7 +11,7 @@ finds them unchanged: what it misses, it reads again after the next checkpoint.
 
 Missing frames are judged by the frames that follow (gaps.py). The tail steps over proven damage at once. It steps over
 an unproven gap, and reports it as such, when the writer has ended or has left the segment.
-Invariant: `seen` only moves forward, and every frame below it was yielded and taken.
+Invariant: `seen` only moves forward, and every frame below it was taken.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from filewheel.format.frame import HEADER_BYTES, SMALL_BLOCK, Frame, Gap, scan
 from filewheel.journal.gaps import UNKNOWN, Judge
 from filewheel.journal.walk import Part
 from filewheel.native.loops import MAGIC
+
+Take = Callable[[Frame], None]
+OnDamage = Callable[[Damage], None]
 
 
 class Handles:
@@ -134,17 +137,19 @@ class Tail:
 
     def poll(
         self,
-        present: Callable[[], set[int]],
+        segments: set[int],
+        relist: Callable[[], set[int]],
+        take: Take,
         *,
         test_lock: bool,
-        on_damage: Callable[[Damage], None],
+        on_damage: OnDamage,
         on_foreign: Callable[[str], None],
-    ) -> Iterator[Frame]:
-        """Yield the frames that were written since the last poll. `seen` moves over one when the next is asked for.
+    ) -> None:
+        """Give the frames that were written since the last poll. `seen` moves over one when `take` has returned.
 
-        `present()` lists the writer's segments again. With `test_lock` the tail finds out whether the writer has ended.
+        `segments` are the writer's, and `relist` lists them again. With `test_lock` the tail finds out whether the
+        writer has ended.
         """
-        segments = present()
         missed = 0
         while not self.ended:
             n = self.seen.segment
@@ -152,7 +157,7 @@ class Tail:
                 if missed != n and any(s > n for s in segments):  # mutant: one-listing
                     # I3: a listing beside a live writer may have a segment and miss the one before; the next has both.
                     missed = n
-                    segments = present()
+                    segments = relist()
                     continue
                 # Covered and removed, never filled, or removed by hand.
                 later = sorted(s for s in segments if s > n)
@@ -170,7 +175,7 @@ class Tail:
             try:
                 fd = self._handles.get(name)
             except FileNotFoundError:
-                segments = present() - {n}  # mutant: vanished-listed
+                segments = relist() - {n}  # mutant: vanished-listed
                 continue
             except ForeignFile:
                 on_foreign(name)
@@ -179,17 +184,17 @@ class Tail:
             if self._for_looks:
                 free = is_over
                 if not free:
-                    yield from self._look(name, fd, on_damage)
+                    self._look(name, fd, take, on_damage)
                     return
             else:
                 free = (test_lock or n + 1 in segments) and self._lock_is_free(fd)  # mutant: read-before-lock
             # mutant: read-before-lock.2
-            yield from self._read(name, fd, dead=free, look_ahead=test_lock, on_damage=on_damage)
+            self._read(name, fd, take, dead=free, look_ahead=test_lock, on_damage=on_damage)
             if not free:
                 return
             self._handles.drop(name)
             self.ends[n] = self.seen.offset
-            segments = present()  # the next one was made before the lock became free  # mutant: old-listing
+            segments = relist()  # the next one was made before the lock became free  # mutant: old-listing
             later = sorted(s for s in segments if s > n)
             if not later:
                 self._end()
@@ -211,21 +216,19 @@ class Tail:
     def _lock_is_free(self, fd: int) -> bool:
         return self._disk.is_free(fd)
 
-    def _look(self, name: str, fd: int, on_damage: Callable[[Damage], None]) -> Iterator[Frame]:
-        """Yield the new frames of a journal that may grow. Cost, when there is none: a read of one header."""
+    def _look(self, name: str, fd: int, take: Take, on_damage: OnDamage) -> None:
+        """Give the new frames of a journal that may grow. Cost, when there is none: a read of one header."""
         if not (self._blank and self._is_blank_at(fd, self.seen.offset)):
-            yield from self._read(name, fd, dead=False, look_ahead=not self._blank, on_damage=on_damage)
+            self._read(name, fd, take, dead=False, look_ahead=not self._blank, on_damage=on_damage)
             if self._blank and not self._is_blank_at(fd, self.seen.offset):
                 # Half a frame, or damage: a later frame that verifies decides.
-                yield from self._read(name, fd, dead=False, look_ahead=True, on_damage=on_damage)
+                self._read(name, fd, take, dead=False, look_ahead=True, on_damage=on_damage)
 
     def _is_blank_at(self, fd: int, offset: int) -> bool:
         return not self._disk.pread(fd, HEADER_BYTES, offset).strip(b"\0")
 
-    def _read(
-        self, name: str, fd: int, *, dead: bool, look_ahead: bool, on_damage: Callable[[Damage], None]
-    ) -> Iterator[Frame]:
-        """Yield frames from `seen` on; in a live journal, `look_ahead` goes past bytes that do not verify."""
+    def _read(self, name: str, fd: int, take: Take, *, dead: bool, look_ahead: bool, on_damage: OnDamage) -> None:
+        """Give the frames from `seen` on; in a live journal, `look_ahead` goes past bytes that do not verify."""
         start = self.seen.offset
         if not dead and not look_ahead and self._disk.pread(fd, len(MAGIC), start) != MAGIC:
             return  # most looks find nothing new
@@ -251,7 +254,7 @@ class Tail:
                 for missing in self._judge.take(name, item, self.seen.number, proof):
                     for damage in missing.damages():
                         on_damage(damage)
-            yield item
+            take(item)
             # Only now: a reader that failed with the frame, or was interrupted, gets it again.
             seen = Position(self.seen.segment, item.end, item.number)
             self._sealed, self.synced, self.seen = is_seal, max(self.synced, item.synced), seen

@@ -215,25 +215,10 @@ class Store:
         return listing
 
     def _poll(self, tail: Tail, listing: dict[str, set[int]], test_lock: bool) -> None:
-        first = True
-
-        def present() -> set[int]:
-            nonlocal first
-            if first:  # the listing that this pass started with
-                first = False
-                return listing.get(tail.writer, set())
+        def relist() -> set[int]:
             return self._list_journal().get(tail.writer, set())
 
-        def foreign(name: str) -> None:
-            """Ignore a writer whose segment is no regular file; its earlier segments are dealt as usual."""
-            log.warning("%s: not a regular file; it is left alone", self.dir.place(name))
-            self._foreign.add(tail.writer)
-            self._names = None
-            if tail.seen == tail.covered:
-                self.tails.pop(tail.writer, None)
-
-        # mutant: damage-unreported
-        for frame in tail.poll(present, test_lock=test_lock, on_damage=self.quarantine.keep, on_foreign=foreign):
+        def take(frame: Frame) -> None:
             if self.on_frame is not None:
                 try:
                     self.on_frame(frame, tail.writer)
@@ -243,6 +228,17 @@ class Store:
             self.undealt_bytes += frame.end - frame.offset
             self.undealt_records += frame.puts + frame.drops
             self.undealt_puts += frame.puts
+
+        def foreign(name: str) -> None:
+            """Ignore a writer whose segment is no regular file; its earlier segments are dealt as usual."""
+            log.warning("%s: not a regular file; it is left alone", self.dir.place(name))
+            self._foreign.add(tail.writer)
+            self._names = None
+            if tail.seen == tail.covered:
+                self.tails.pop(tail.writer, None)
+
+        segments, on_damage = listing.get(tail.writer, set()), self.quarantine.keep  # mutant: damage-unreported
+        tail.poll(segments, relist, take, test_lock=test_lock, on_damage=on_damage, on_foreign=foreign)
 
     # -- the keeper's own journal --------------------------------------------------------------------------
 

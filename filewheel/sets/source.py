@@ -16,6 +16,7 @@ from filewheel.disk.directory import Directory
 from filewheel.disk.quarantine import Damage
 from filewheel.errors import Damaged
 from filewheel.format import layout
+from filewheel.format.frame import Frame
 from filewheel.journal.tail import Handles, Tail
 from filewheel.journal.walk import Listing, list_segments
 from filewheel.laps.slot import files_of
@@ -120,8 +121,11 @@ class Source:
         def present() -> set[int]:
             return list_segments(self.dir).get(writer, set()) | listing.get(writer, set())
 
-        for frame in tail.poll(present, test_lock=test, on_damage=self.damage.append, on_foreign=lambda _: None):
+        def take(frame: Frame) -> None:
             self._ends[layout.segment(writer, tail.seen.segment)] = frame.end
+
+        on_damage = self.damage.append
+        tail.poll(present(), present, take, test_lock=test, on_damage=on_damage, on_foreign=lambda _: None)
 
     def _counts(self, name: str, checkpoint: Checkpoint, listing: Listing) -> bool:
         parsed = layout.parse_segment(name.rpartition("/")[2])

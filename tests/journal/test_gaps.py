@@ -202,10 +202,12 @@ def test_a_follower_of_journals_reports_what_was_missing_once_it_is_proven(wheel
 
     def numbers() -> list[int]:
         listing = {int(p.name[9:15]) for p in segments(wheel_dir)}
-        return [
-            f.number
-            for f in tail.poll(lambda: listing, test_lock=True, on_damage=found.append, on_foreign=lambda name: None)
-        ]
+        frames: list[Frame] = []
+        tail.poll(
+            listing, lambda: listing, frames.append, test_lock=True, on_damage=found.append,
+            on_foreign=lambda name: None,
+        )  # fmt: skip
+        return [frame.number for frame in frames]
 
     assert numbers() == [1]
     assert numbers() == []
