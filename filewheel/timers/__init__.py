@@ -16,6 +16,7 @@ from filewheel.timers.hashed_unordered import HashedUnordered
 from filewheel.timers.hierarchical import Hierarchical
 from filewheel.timers.loop_wheel import LoopWheel, TimeoutScope
 from filewheel.timers.ordered_list import OrderedList
+from filewheel.timers.ordered_tree import OrderedTree
 from filewheel.timers.scheduled_executor import ScheduledExecutor, ScheduledFuture
 from filewheel.timers.scheme import Expire, Scheme, TickWheel
 from filewheel.timers.simple_wheel import SimpleWheel
@@ -36,6 +37,7 @@ __all__ = [
     "LoopTimeout",
     "LoopWheel",
     "OrderedList",
+    "OrderedTree",
     "ScheduledExecutor",
     "ScheduledFuture",
     "Scheme",

@@ -5,24 +5,15 @@ Invariant: no timer of the list is due before the one in front of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from filewheel.timers.entry import Entry, Item, Slot
-from filewheel.timers.scheme import Scheme
+from filewheel.timers.entry import Entry, Item
+from filewheel.timers.unordered_list import UnorderedList
 
 
-class OrderedList(Scheme[Item]):
+class OrderedList(UnorderedList[Item]):
     """A sorted list. start O(n), O(1) for the latest due; stop O(1); advance O(1) and for each expired timer.
 
     Timers expire in the order of due times; those of one due in the order of starts.
-
-    Source: Varghese and Lauck (1987), scheme 2.
     """
-
-    def __init__(self, *, now: int = 0) -> None:
-        """Start at a time. Raises BadArgument unless it is an integer."""
-        super().__init__(now=now)
-        self.list: Slot[Item] = Slot()
 
     def _place(self, entry: Entry[Item]) -> None:
         self.list.insert_sorted(entry)
@@ -35,6 +26,3 @@ class OrderedList(Scheme[Item]):
     def _next(self) -> int:
         assert self.list.first is not None
         return self.list.first.due
-
-    def _waiting(self) -> Iterable[Entry[Item]]:
-        return list(self.list)

@@ -102,6 +102,9 @@ class Scheme(ABC, Generic[Item]):
             expire(entry)
         return count
 
+    def check_delay(self, delay: int) -> None:
+        """Raise TooLarge for a delay from now that this scheme does not take."""
+
     def next_advance(self) -> int | None:
         """Return the earliest time at which `advance` has work, to expire a timer or empty a slot; None for never."""
         if self._overdue.first is not None:

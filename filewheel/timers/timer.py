@@ -79,7 +79,8 @@ class Timer:
     def call_later(self, delay: Delay, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> TimerTask:
         """Call a function once, after a delay.
 
-        Raises BadArgument; TooManyTimers at the limit of pending ones; Closed after a close; Forked; DiskError.
+        Raises BadArgument; TooLarge for a delay that is over a SimpleWheel's; TooManyTimers at the limit of pending
+        ones; Closed after a close; Forked; DiskError.
         """
         return self._driver.start(delay_ns("delay", delay), 0, bound(fn, args, kwargs))
 
@@ -135,6 +136,7 @@ class _Driver:
 
     def start(self, wait_ns: int, period_ns: int, call: Callable[[], Any]) -> TimerTask:
         self._owner.check()
+        self.scheme.check_delay(wait_ns)
         if not len(self._workers) and not self._is_stopped:
             self._workers.start(self.run)
         task = TimerTask(self, self._steady.now_ns() + wait_ns, period_ns)
@@ -180,8 +182,8 @@ class _Driver:
 
     def turn(self) -> bool:
         """Let the queues reach the scheme, and call what is due; return False when there is nothing more to come."""
+        now_ns = self._steady.now_ns()
         if self._is_last:
-            now_ns = self._steady.now_ns()
             due = [task for task in self.pending.copy() if task.due_ns <= now_ns]
             for task in sorted(due, key=lambda task: task.due_ns):
                 self._call(task)
@@ -190,11 +192,12 @@ class _Driver:
             task = self._cancelled.popleft()
             if task.entry is not None:
                 self.scheme.stop(task.entry)
+        self.scheme.advance(now_ns, self._expire)  # first: a wheel takes delays from its own time on
         for _ in range(min(len(self._new), NEW_PER_TURN)):
             task = self._new.popleft()
             if task in self.pending:  # one that is cancelled from here on comes through the other queue
                 task.entry = self.scheme.start(task.due_ns, task)
-        self.scheme.advance(self._steady.now_ns(), self._expire)
+        self.scheme.advance(now_ns, self._expire)
         return not (self._is_stopped or (self._is_ending and not self.pending))
 
     def _expire(self, entry: Entry[TimerTask]) -> None:

@@ -12,6 +12,7 @@ from filewheel.timers import (
     HashedUnordered,
     Hierarchical,
     OrderedList,
+    OrderedTree,
     Scheme,
     SimpleWheel,
     UnorderedList,
@@ -22,6 +23,7 @@ SPAN = 40
 MAKERS: dict[str, Callable[..., Scheme[Any]]] = {
     "unordered list": lambda tick=1, now=0: UnorderedList(now=now),
     "ordered list": lambda tick=1, now=0: OrderedList(now=now),
+    "ordered tree": lambda tick=1, now=0: OrderedTree(now=now),
     "binary heap": lambda tick=1, now=0: BinaryHeap(now=now),
     "simple wheel": lambda tick=1, now=0: SimpleWheel(SPAN, tick=tick, now=now),
     "hashed ordered": lambda tick=1, now=0: HashedOrdered(7, tick=tick, now=now),
@@ -29,7 +31,7 @@ MAKERS: dict[str, Callable[..., Scheme[Any]]] = {
     "hierarchical": lambda tick=1, now=0: Hierarchical((4, 3, 5), tick=tick, now=now),
     "growing": lambda tick=1, now=0: Growing(3, tick=tick, now=now),
 }
-BY_DUE = {"ordered list", "binary heap", "hashed ordered"}
+BY_DUE = {"ordered list", "ordered tree", "binary heap", "hashed ordered"}
 """They expire timers in the order of due times, then of starts."""
 BY_TICK_AND_START = {"simple wheel", "hashed unordered"}
 BY_TICK = {"hierarchical", "growing"}

@@ -317,13 +317,13 @@ def test_a_delay_past_the_simple_wheel_is_an_error_that_says_what_to_take() -> N
 
 def test_the_rounds_of_a_hashed_timer_are_the_times_that_the_hand_passes_it() -> None:
     wheel: HashedUnordered[int] = HashedUnordered(5)
-    assert len(wheel.slots) == 8
+    assert len(wheel.slots) == 5
     entry = wheel.start(20, 1)
     rounds = []
     for now in range(1, 20):
         assert wheel.advance(now, print) == 0
         rounds.append(wheel.rounds_of(entry))
-    assert rounds == [2] * 3 + [1] * 8 + [0] * 8
+    assert rounds == [3] * 4 + [2] * 5 + [1] * 5 + [0] * 5
     assert wheel.advance(20, lambda entry: None) == 1
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from filewheel import BadArgument, Closed, TooManyTimers
+from filewheel import BadArgument, Closed, TooLarge, TooManyTimers
 from filewheel.testing import FakeClock
 from filewheel.timers import (
     BinaryHeap,
@@ -20,6 +20,7 @@ from filewheel.timers import (
     HashedUnordered,
     Hierarchical,
     OrderedList,
+    OrderedTree,
     SimpleWheel,
     Timer,
     TimerState,
@@ -36,12 +37,13 @@ SCHEMES: list[tuple[Any, dict[str, Any]]] = [
     (HashedUnordered, {"slots": 16}),
     (Hierarchical, {}),
     (OrderedList, {}),
+    (OrderedTree, {}),
     (SimpleWheel, {"slots": 4_000_000, "tick": 1}),
     (UnorderedList, {}),
 ]
 
 
-@pytest.fixture(params=[0, 1, 2, 3, 4, 5, 7], ids=lambda at: SCHEMES[at][0].__name__)
+@pytest.fixture(params=[0, 1, 2, 3, 4, 5, 6, 8], ids=lambda at: SCHEMES[at][0].__name__)
 def scheme(request: pytest.FixtureRequest) -> tuple[Any, dict[str, Any]]:
     return SCHEMES[request.param]
 
@@ -150,6 +152,7 @@ def test_a_timer_is_called_at_the_first_tick_after_its_due_and_never_before(by_h
     calls: list[str] = []
     for name, delay in {"a": 0.5, "b": 1, "c": 1.000001, "lap": 9, "far": 20.5, "over": -3}.items():
         by_hand.timer.call_later(delay, calls.append, name)
+    by_hand.turn(0)
     by_hand.turn(0.9)
     assert calls == ["over"]
     by_hand.turn(0.1)
@@ -233,6 +236,26 @@ def test_a_close_returns_every_task_that_was_not_called_and_none_is_called_after
     assert len(timer) == 0
     with pytest.raises(Closed, match="this Timer was closed"):
         timer.call_later(0, print)
+
+
+def test_a_delay_over_a_simple_wheels_is_refused_and_the_longest_is_taken_after_any_sleep() -> None:
+    clock = round_clock()
+    timer = Timer(SimpleWheel, tick=1, slots=10, clock=clock)
+    calls: list[int] = []
+    with pytest.raises(TooLarge, match="a delay of 10000001000 is over the 10000000000 of this wheel"):
+        timer.call_later(10.000001, calls.append, 0)
+    timer.call_later(1, calls.append, 1)
+    clock.advance(1)
+    soon(lambda: calls == [1])
+    clock.advance(1_000.5)  # its thread sleeps: nothing is pending
+    timer.call_later(10, calls.append, 2)
+    clock.advance(9.9)
+    timer.call_later(10, calls.append, 3)
+    clock.advance(0.6)
+    soon(lambda: calls == [1, 2])
+    clock.advance(10)
+    soon(lambda: calls == [1, 2, 3])
+    assert timer.close() == []
 
 
 def test_a_close_of_a_timer_that_never_started_returns_nothing() -> None:
