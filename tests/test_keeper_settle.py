@@ -8,6 +8,7 @@ import os
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -89,6 +90,17 @@ def test_of_a_message_that_was_cancelled_while_it_ran_nothing_goes_on_but_what_i
     assert keeper.settle([settlement]) == [None]
     assert payloads(wheel) == [b"1"]
     assert payloads(wheel, dead=True) == []
+
+
+def test_after_ctrl_c_behind_the_frame_of_a_retry_the_message_is_handed_out(wheel: Wheel, keeper: Keeper) -> None:
+    id_ = wheel.enqueue(b"x")
+    keeper.claim()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(keeper._store, "note_own", Mock(side_effect=KeyboardInterrupt))
+        keeper.nack(id_)
+    keeper.ack(id_)
+    (again,) = keeper.claim()
+    assert (again.payload, again.attempt, again.root) == (b"x", 1, id_)
 
 
 def test_what_is_not_claimed_is_refused_before_anything_is_written(wheel: Wheel, keeper: Keeper) -> None:

@@ -116,6 +116,7 @@ class Head:
     def refresh(self, now_us: int) -> None:
         """Read every journal once (F1), and move the frontier a few seconds ahead if the budget allows."""
         if self._is_torn:
+            self._store.note_own()
             self.ready.begin_again(self.claims)
             self._early = {}
             self._is_torn = False
@@ -205,6 +206,10 @@ class Head:
         """Return whether due messages may be on disk, and memory has room for them."""
         is_behind = self.ready.frontier < id_floor(max(0, now_us) + 1) and self.ready.wants_more()
         return is_behind and not self.is_whole_paused()
+
+    def tear(self) -> None:
+        """Have the queue read again: an interrupt came between a frame of the keeper and its messages here."""
+        self._is_torn = True
 
     def release(self, ids: list[bytes]) -> list[bytes]:
         """Forget claimed messages, whose outcome is written; return their puts."""

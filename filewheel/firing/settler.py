@@ -44,8 +44,8 @@ class Settler:
         self.history = history
         self._clock = store.clock
         self._lock = store.lock
-        self.later: dict[bytes, tuple[Settlement, MessageId]] = {}
-        """Settlements that need locks and are not written yet, by the claimed id; with the new id."""
+        self.later: dict[bytes, tuple[Settlement, MessageId, list[str]]] = {}
+        """Settlements that need locks and are not written yet, by the claimed id; with the new id, and the keys."""
         self._trouble: FilewheelError | None = None
         """The error of the last try."""
         self._tried_by: dict[bytes, int] = {}
@@ -65,7 +65,8 @@ class Settler:
             with self._lock:  # mutant: settled-twice
                 check()
                 self._settle_plain(settlements, moved_to, locking)
-            moved_to.update(dict.fromkeys(self._settle_locking(locking)))
+            if locking:
+                moved_to.update(dict.fromkeys(self._settle_locking(locking)))
         except BaseException:
             with self._lock:
                 for id_ in locking:  # messages whose outcome is not written stay claimed
@@ -102,8 +103,8 @@ class Settler:
         self, settlements: Sequence[Settlement], moved_to: dict[bytes, MessageId | None], locking: list[bytes]
     ) -> None:
         """Write those that need no lock; note the others, for this thread to try."""
-        if any(s.what != "acked" or s.successor is not None for s in settlements):
-            self._ingest()
+        if any(s.what == "killed" or s.successor is not None for s in settlements):
+            self._ingest()  # for cancels; before a message moves they are read under its lock
         made: list[tuple[Settlement, Records]] = []
         size = 0
         for settlement in settlements:
@@ -112,7 +113,7 @@ class Settler:
             if records.enters or records.moved_to is not None:
                 new = records.moved_to or self._store.own.new_id(settlement.due_us)
                 locking.append(settlement.id)
-                self.later[settlement.id] = settlement, new
+                self.later[settlement.id] = settlement, new, [key for key, _ in records.enters]
                 self._tried_by[settlement.id] = threading.get_ident()
                 continue
             made.append((settlement, records))
@@ -129,7 +130,8 @@ class Settler:
             ids = [id_ for id_ in self.later if id_ not in self._tried_by]  # mutant: settled-by-another
             self._tried_by.update(dict.fromkeys(ids, threading.get_ident()))
         try:
-            self._settle_locking(ids)
+            if ids:
+                self._settle_locking(ids)
             self._trouble = None
         except (DiskError, Damaged) as exc:
             # Neither a full disk nor a bad file of keys may stop claims of due messages.
@@ -168,7 +170,7 @@ class Settler:
         """Write settlements that need locks, now or later; return those whose message was cancelled."""
         cancelled: list[bytes] = []
         with self._lock:
-            entered = {id_: [key for key, _ in self._records_of(*self.later[id_]).enters] for id_ in ids}
+            entered = {id_: self.later[id_][2] for id_ in ids}
             own = {id_: key_of(self._head.claims[id_]) for id_ in ids}
         contended = {id_: {key for key in (*entered[id_], own[id_]) if key is not None} for id_ in ids}
         left = list(ids)
@@ -251,7 +253,7 @@ class Settler:
         displaced: list[bytes] = []
         size = 0
         for n, id_ in enumerate(ids):
-            settlement, new = self.later[id_]
+            settlement, new, _ = self.later[id_]
             records = self._records_of(settlement, new)
             displaced += self._contend(settlement, records, holders)
             made.append((settlement, records))
@@ -306,10 +308,16 @@ class Settler:
         """Write settlements as one frame; nothing is forgotten if writing fails."""
         records = [drop for _, w in made for drop in w.drops]
         puts = [put for _, w in made for put in w.puts]
-        if records or puts:
-            self._reserve.write(records + puts, len(puts))  # mutant: two-frames-settled
-        for (settlement, its), put in zip(made, self._head.release([s.id for s, _ in made]), strict=True):
-            self.history.settled(settlement, put, its.moved_to)
-        near = [p for p in puts if p[ID] < self._head.ready.frontier]
-        if near:  # mutant: retry-unseen
-            self._head.admit(near)
+        try:
+            if records or puts:
+                self._reserve.write(records + puts, len(puts))  # mutant: two-frames-settled
+            for (settlement, its), put in zip(made, self._head.release([s.id for s, _ in made]), strict=True):
+                self.history.settled(settlement, put, its.moved_to)
+            near = [p for p in puts if p[ID] < self._head.ready.frontier]
+            if near:  # mutant: retry-unseen
+                self._head.admit(near)
+        except FilewheelError:  # nothing was written
+            raise
+        except BaseException:  # Ctrl-C behind the frame: the messages in it are not in the queue
+            self._head.tear()
+            raise

@@ -246,7 +246,7 @@ class Store:
         """Write records to the keeper's own journal, without a flush: append and advance are one step (E3)."""
         with self.lock:
             self.own.write(records, puts)
-            self._note_own()
+            self.note_own()
             self.undealt_bytes += sum(map(len, records)) + 80
             self.undealt_records += len(records)
             self.undealt_puts += puts
@@ -255,7 +255,7 @@ class Store:
         """Write packed records as one frame, as `write` does. All their ids are from `first` to `last`."""
         with self.lock:
             self.own.write_body(body, puts, drops, first, last)
-            self._note_own()
+            self.note_own()
             self.undealt_bytes += len(body) + 80
             self.undealt_records += puts + drops
             self.undealt_puts += puts
@@ -264,11 +264,12 @@ class Store:
         """Write a drop for each of these ids, as `write` does."""
         with self.lock:
             self.own.drop(ids, reason)
-            self._note_own()
+            self.note_own()
             self.undealt_bytes += len(ids) * DROP_BYTES + 80
             self.undealt_records += len(ids)
 
-    def _note_own(self) -> None:
+    def note_own(self) -> None:
+        """Count what the own journal holds as read. An interrupt (Ctrl-C) behind a write has left this out."""
         own = self.own
         position = own.position
         if position.segment:
@@ -345,7 +346,7 @@ class Store:
         with self.lock:
             if self.own.position.offset:
                 self.own.rotate()
-                self._note_own()
+                self.note_own()
 
     def has_undealt(self) -> bool:
         """Return whether a deal would cover anything, or remove the journal of an ended writer."""

@@ -198,8 +198,7 @@ class Dispatcher:
         self._is_woken = False  # first: a later outcome wakes, an earlier one is taken below
         self._hinted = self._hinted or claim
         self._is_checked = False
-        worked = self._take_ended(now_us)
-        self._watch_time(now_us)
+        worked = False
         if fire:
             for message in self._backlogs.take(now_us):  # first, because they are due before the messages claimed now
                 worked = True
@@ -209,6 +208,8 @@ class Dispatcher:
             if self._clock.steady_us() - self._checked_us > LOOK_S * US_PER_S:
                 # mutant: no-room-unlooked
                 self._check_may_fire()  # no room to claim, but calls that wait in the runners must not begin
+        worked = self._take_ended() or worked  # also those that were called right here
+        self._watch_time(now_us)
         self._telemetry.record()
         return self._write() or worked
 
@@ -252,15 +253,16 @@ class Dispatcher:
             return False
         self.no_room = None
         self._is_checked, self._checked_us = True, steady_us
-        self._more = len(batch) == room
-        self._is_sated = not batch
+        count = len(batch)
+        self._more = count == room
+        self._is_sated = not count
         for name in rooms:
             if (lane := self._lanes.get(name)) is not None:
                 lane.has_more = self._keeper.has_passed_over(name)
-        self.claimed += len(batch)
+        self.claimed += count
         for message in batch:
             self._route(message, now_us)
-        return bool(batch)
+        return count > 0
 
     def _wants_more(self, room: int) -> bool:
         """Return whether there is enough room to be worth a claim, which checks every journal."""
@@ -392,7 +394,7 @@ class Dispatcher:
                 call.outcomes, call.ended_us = call.fail(time_out(call.timeout_s, stack)), steady_us
                 self._take(call, now_us)
 
-    def _take_ended(self, now_us: int) -> bool:
+    def _take_ended(self) -> bool:
         trouble, self._trouble = self._trouble, None
         if trouble is not None:
             raise trouble
@@ -401,8 +403,10 @@ class Dispatcher:
         self._back = 0
         while self._stopped:
             self._count(self._stopped.popleft())
-        while ended:
-            self._take(ended.popleft(), now_us)
+        if ended:
+            now_us = self._keeper.now_us()  # the step may have made the calls itself: a retry counts from their end
+            while ended:
+                self._take(ended.popleft(), now_us)
         while self._begun:  # before their settlements are reported
             self._telemetry.fired(*self._begun.popleft())
         self._is_sated = self._is_sated and not worked

@@ -358,13 +358,13 @@ class Engine(FiringThread):
         self._ahead_us = ahead_us
 
     def _dispatcher(self, keeper: Keeper, runners: dict[str, Runner]) -> Dispatcher:
-        limits = self._limits
+        limits, at_runner = self._limits, self._limits.at_runner
         return Dispatcher(
             keeper,
             self._handlers,
             runners,
-            slots={place: n for place, n in limits.at_runner.items() if place.startswith("process")},
-            pools=limits.at_runner,
+            slots={place: n for place, n in at_runner.items() if place.startswith("process")},
+            pools=at_runner,
             in_flight=limits.in_flight,
             catch_up_per_s=limits.catch_up_per_s,
             unknown=limits.unknown,

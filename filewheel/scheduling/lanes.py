@@ -247,11 +247,11 @@ class Lanes:
         return lane
 
     def _make(self, handler: Handler[..., object], now_us: int) -> Lane:
-        terms = handler.terms
-        pool = self.pools.get(terms.place)
+        place = handler.terms.place
+        pool = self.pools.get(place)
         if pool is None:
-            pool = self.pools[terms.place] = Pool(terms.place, self._sizes.get(terms.place))
-        slots = [s for s in (terms.concurrency, self._slots.get(terms.place)) if s is not None]
+            pool = self.pools[place] = Pool(place, self._sizes.get(place))
+        slots = [s for s in (handler.terms.concurrency, self._slots.get(place)) if s is not None]
         return Lane(handler, min(slots, default=None), self._in_flight // 4, now_us, pool)
 
     def next(self, lane: Lane, now_us: int) -> tuple[Lane, list[Message]] | None:

@@ -65,6 +65,21 @@ def test_a_call_that_fails_is_tried_again_with_growing_delays_until_it_succeeds(
     assert counted(scheduler) == {"enqueued": 1, "fired": 4, "retried": 3, "acknowledged": 1}
 
 
+def test_a_retry_waits_from_the_end_of_a_call_that_took_long(scheduler: Scheduler, clock: FakeClock) -> None:
+    begun: list[int] = []
+
+    @scheduler.on(retry=Retry(delay_s=10, jitter=0))
+    def slow() -> None:
+        begun.append(clock.wall_us)
+        clock.advance(100)
+        raise ValueError
+
+    slow.after(0)
+    scheduler.drain()
+    (waits,) = waiting(scheduler.wheel)
+    assert waits.due_us == begun[0] + 110_000_000
+
+
 def test_after_its_limit_a_call_is_a_dead_letter_with_reason_and_history(
     scheduler: Scheduler, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
