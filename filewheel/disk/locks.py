@@ -118,7 +118,7 @@ def take_keys(held: Held, hashes: Iterable[bytes], wait_s: float) -> frozenset[i
 
     Cost: about 10 µs for each of at most 16 locks. Raises DiskError.
     """
-    return frozenset(n for n in sorted({number_of(h) for h in hashes}) if not held.take(layout.key_lock(n), wait_s))
+    return frozenset([n for n in sorted({number_of(h) for h in hashes}) if not held.take(layout.key_lock(n), wait_s)])
 
 
 def bucket_of(id_: bytes) -> int:

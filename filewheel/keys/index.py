@@ -140,18 +140,23 @@ class Keys:
             self._older = self.read(layout.KEY_RECENT)  # first: its entries go to the others
         if checkpoint is not self._checkpoint:
             self._checkpoint, self._files = checkpoint, Lru()  # mutant: key-file-of-before
+        files = {bucket: self._file(bucket) for bucket in {hash_[0] for hash_ in hashes}}
         ids: dict[bytes, list[bytes]] = {}
         for hash_ in hashes:
-            bucket = hash_[0]
-            data = self._files.get(bucket)
-            if data is None:
-                data = self.read(bucket)
-                self._files.put(bucket, data, len(data))
-                self._files.shrink(REMEMBERED_BYTES)
-            ids[hash_] = listed(data, self.seed(bucket), hash_) if hash_ in data else []
+            data = files[hash_[0]]
+            ids[hash_] = listed(data, self.seed(hash_[0]), hash_) if hash_ in data else []
             if hash_ in self._older:
                 ids[hash_] += listed(self._older, self.seed(layout.KEY_RECENT), hash_)
         return ids
+
+    def _file(self, bucket: int) -> bytes:
+        """Return the bytes of a file, as they were read under this checkpoint."""
+        data = self._files.get(bucket)
+        if data is None:
+            data = self.read(bucket)
+            self._files.put(bucket, data, len(data))
+            self._files.shrink(REMEMBERED_BYTES)
+        return data
 
     # -- files -----------------------------------------------------------------------------------------------
 

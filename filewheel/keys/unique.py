@@ -104,7 +104,7 @@ def put_all(
     with one_call(keys.alone, path), locks.Held(keys.dir) as held:
         numbers = locks.take_keys(held, hashes.values(), locks.WAIT_S)
         busy = {key for key, hash_ in hashes.items() if locks.number_of(hash_) in numbers} if numbers else ()
-        looked = keys.look({key: hash_ for key, hash_ in hashes.items() if key not in busy})
+        looked = keys.look({k: h for k, h in hashes.items() if k not in busy} if busy else hashes)
         holders = {key: holder.id for key, holder in looked.holders.items()}
         entered: set[str] = set()
         ids = journal.new_ids([ask.due_us for ask in asks])
