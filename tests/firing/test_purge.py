@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from filewheel import BadArgument, Keeper, Scheduler, Wheel, add_backup
 from filewheel.disk.directory import open_directory
+from filewheel.firing import housekeeper
 from filewheel.firing.purge import Purged
+from filewheel.laps import window
 from filewheel.laps.deal import Deal
 from filewheel.tools.verify import verify
 from tests.conftest import assert_whole
@@ -29,6 +33,15 @@ DAY_S = 86_400
 def files_with(path: Path, data: bytes) -> list[str]:
     """Return the files of a directory that have these bytes: what `grep -r` finds."""
     return [str(p.relative_to(path)) for p in sorted(path.rglob("*")) if p.is_file() and data in p.read_bytes()]
+
+
+def raising(error: OSError) -> Callable[..., NoReturn]:
+    """Return a function that raises this."""
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    return fail
 
 
 class Stage:
@@ -306,6 +319,38 @@ def test_a_keeper_that_does_not_answer_is_named_and_the_request_is_withdrawn(run
         assert "has the wheel" in done.unreached[0].what
         assert list((running.path / "kills").iterdir()) == []
     assert running.wheel.purge()
+    assert files_with(running.path, SECRET) == []
+
+
+def test_on_a_full_disk_a_purge_is_not_done_and_the_keeper_goes_on(
+    running: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeper, "RETRY_US", 0)
+    running.wheel.cancel(running.wheel.enqueue(SECRET, delay=DAY_S))
+    with Keeper(running.path) as keeper:
+        with monkeypatch.context() as full:
+            full.setattr(Deal, "run", raising(OSError(errno.ENOSPC, "no space")))
+            assert "in time" in running.wheel.purge(timeout_s=1).unreached[0].what
+        soon = running.wheel.enqueue(LIVING)
+        assert eventually(lambda: soon in keeper.claim().ids)
+        assert running.wheel.purge(timeout_s=15)
+    assert files_with(running.path, SECRET) == []
+
+
+def test_a_read_error_in_a_file_is_named_and_ends_no_keeper(running: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running.keeper() as keeper:
+        gone = running.wheel.enqueue(SECRET, delay=100 * DAY_S)
+        running.wheel.enqueue(LIVING, delay=100 * DAY_S)
+        running.deal(keeper)
+        running.wheel.cancel(gone)
+    with Keeper(running.path) as keeper:
+        with monkeypatch.context() as broken:
+            broken.setattr(window, "scan", raising(OSError(errno.EIO, "input/output error")))
+            (one,) = running.wheel.purge(timeout_s=15).unreached
+            assert (one.place[:5], one.what) == ("laps/", "it cannot be read whole")
+        soon = running.wheel.enqueue(LIVING)
+        assert eventually(lambda: soon in keeper.claim().ids)
+        assert running.wheel.purge(timeout_s=15)
     assert files_with(running.path, SECRET) == []
 
 
