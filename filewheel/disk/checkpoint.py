@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -238,13 +238,14 @@ def _position(segment: object, offset: object, number: object) -> Position:
     )
 
 
-def _files(flat: list[object], end: int) -> dict[int, Covered]:
-    return {
-        _number(key, 0, end): Covered(
-            _number(length, 0, _LENGTH_END), _number(made, 0, layout.DEAL_END), _number(live, -1, _LENGTH_END)
-        )
-        for key, made, length, live in zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
-    }
+def _files(flat: list[Any], end: int) -> dict[int, Covered]:
+    bounds = (0, end), (0, layout.DEAL_END), (0, _LENGTH_END), (-1, _LENGTH_END)
+    for n, (start, stop) in enumerate(bounds):  # column by column: there may be tens of thousands of files
+        column = flat[n::4]
+        if {*map(type, column)} - {int} or (column and not start <= min(column) <= max(column) < stop):
+            raise ValueError(f"a number of a file is not a number from {start} to below {stop}")
+    files = zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
+    return {key: Covered(length, made, live) for key, made, length, live in files}
 
 
 def _files_of_1(flat: list[object], end: int) -> dict[int, Covered]:

@@ -304,10 +304,6 @@ class Snapshot:
         except OSError as exc:
             raise disk_error(exc, self._dir.place(span.name)) from exc
 
-    def headers(self, span: Span) -> Iterator[Frame]:
-        """Yield the headers of one file's frames, with empty bodies."""
-        return self.frames(span, headers=True)
-
     def find(self, ids: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return, of these ids, those that are pending, with their packed puts.
 

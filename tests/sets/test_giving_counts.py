@@ -35,7 +35,7 @@ def records_in(path: Path) -> int:
     """Count the puts that stand in the files of laps, by their headers."""
     with Snapshot(open_directory(path, write=False)) as snapshot:
         spans = [s for s in snapshot._spans_for([bytes(m.id) for m in snapshot.messages()]) if "journal" not in s.name]
-        return sum(frame.puts for span in spans for frame in snapshot.headers(span))
+        return sum(frame.puts for span in spans for frame in snapshot.frames(span, headers=True))
 
 
 def test_what_a_wheel_deals_again_without_a_checkpoint_counts_once(place: Place) -> None:
