@@ -27,15 +27,16 @@ from typing import NamedTuple
 from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.flush import flush_file
-from filewheel.errors import Damaged, disk_error
+from filewheel.errors import Damaged, disk_error, disk_errors
 from filewheel.format import layout
 from filewheel.format.key_entries import BUCKET_BYTES_MAX, KeyEntry, entries, listed
-from filewheel.format.record import key_of
+from filewheel.format.record import ID, key_of
 from filewheel.journal.journal import Journal
 from filewheel.lookup.finder import Finder
 from filewheel.lookup.lru import Lru
 from filewheel.lookup.snapshot import DEAD_FLOOR
 from filewheel.message import MessageId
+from filewheel.roster.roster import read_roster
 
 REMEMBERED_BYTES = 8 << 20
 """How much of the index a handle remembers."""
@@ -88,7 +89,10 @@ class Keys:
     # -- asking ----------------------------------------------------------------------------------------------
 
     def find(self, names: Iterable[str]) -> dict[str, KeyHolder]:
-        """Return the holder of each key, without a lock. Cost: one look of the finder; for free keys, two."""
+        """Return the holder of each key, without a lock. Cost: one look of the finder; for free keys, two.
+
+        A copy of a wheel has no index (docs/replication.md). There, free keys cost a walk through all messages.
+        """
         found: dict[str, KeyHolder] = {}
         before: Mapping[bytes, list[bytes]] = {}
         left = list(names)
@@ -100,7 +104,23 @@ class Keys:
             # mutant: key-one-look
             left = [n for n, hash_ in hashes.items() if holders[n].id is None and ids[hash_] != before.get(hash_)]
             before = ids
+        free = {name for name, holder in found.items() if holder.id is None}
+        if free and self._is_copy():
+            with self._finder.snapshot() as snapshot:
+                for put in snapshot.puts():
+                    key = key_of(put)
+                    if key is not None and key in free:
+                        found[key] = KeyHolder(MessageId(put[ID]), put)
         return found
+
+    def _is_copy(self) -> bool:
+        """Return whether this is a copy, or may be one: its roster cannot be read."""
+        with disk_errors(self.dir.path):
+            try:
+                roster = read_roster(self._disk, self.dir.path)
+            except Damaged:
+                return True
+        return roster is not None and roster.role != "primary"
 
     def hashes_of(self, names: Iterable[str]) -> dict[str, bytes]:
         """Return the hash of each key."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import DiskError, Keeper, KeyHeld, Wheel, WheelFull
+from filewheel import DiskError, Keeper, KeyHeld, Replicator, Wheel, WheelFull, add_backup
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.format import layout
@@ -193,6 +193,21 @@ def test_a_look_beside_a_deal_finds_the_holder(wheel_dir: Path, monkeypatch: pyt
             wheel.enqueue(b"two", key="report")
         with pytest.raises(KeyHeld):
             wheel.enqueue(b"two", key="report")
+
+
+def test_the_holder_of_a_key_is_found_in_a_copy_though_the_index_is_not_copied(wheel_dir: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    with Wheel(wheel_dir) as wheel:
+        wheel.enqueue(b"plain", delay=60)
+        dealt = wheel.enqueue(b"dealt", delay=60, key="dealt")
+        Keeper(wheel_dir).close()
+        add_backup(wheel_dir, copy)
+        Replicator(copy).once()
+        undealt = wheel.enqueue(b"undealt", delay=60, key="undealt")
+        Replicator(copy).once()
+    with Wheel(copy) as reader:
+        found = [reader.get(key=key) for key in ("dealt", "undealt", "free")]
+    assert [m and (m.id, m.payload) for m in found] == [(dealt, b"dealt"), (undealt, b"undealt"), None]
 
 
 @pytest.mark.damages
