@@ -1,7 +1,7 @@
 """The messages of many tasks, committed together: each is checked separately, many are written as one frame.
 
 Messages gather in the event loop and are given to the writing thread as one batch; while it writes, the next batch
-gathers. Without room a task waits in line. A mistake in one message must not fail another, so `check` finds every
+gathers. Without room a task waits in line. A mistake in one message must not fail another, so `check_put` finds every
 mistake without touching the disk. `put_all` raises only disk errors, for each message concerned.
 Invariants: a message whose id is returned is as durable as its own `sync` says; a message that is withdrawn before its
 batch is handed over is not written; every other one gets an id or an error.
@@ -50,101 +50,100 @@ Waiting = tuple[asyncio.Future[MessageId], Put]
 """A future of a task that waits for its message's id, and the message."""
 
 
-class BatchingWheel(Wheel):
-    """A Wheel that commits messages of many callers together."""
+def check_put(
+    wheel: Wheel,
+    payload: bytes,
+    delay: Delay | None,
+    at: At | None,
+    topic: str,
+    headers: Headers,
+    sync: Sync | None,
+    key: str | None = None,
+    on_conflict: str = "reject",
+) -> Put:
+    """Check one message as `enqueue` does, without touching the disk. Its delay counts from now."""
+    wheel._check()
+    payload = bytes_of(payload, wheel._payload_bytes_max)
+    now_us = wheel._clock.now_us()
+    due_us = due_from(now_us, delay=delay, at=at)
+    check_topic(topic)
+    unique.check_policy(on_conflict)
+    key = unique.key_named(key, headers)
+    if key is None and on_conflict != "reject":
+        raise BadArgument("on_conflict goes with a key", hint='key="..."')
+    named = headers if key is None else {**(headers or {}), KEY: key}
+    middle = pack_middle(now_us, topic, check_headers(named) if named else None)
+    return Put(due_us, now_us, middle, payload, wheel._sync if sync is None else check_sync(sync), key, on_conflict)
 
-    def check(
-        self,
-        payload: bytes,
-        delay: Delay | None,
-        at: At | None,
-        topic: str,
-        headers: Headers,
-        sync: Sync | None,
-        key: str | None = None,
-        on_conflict: str = "reject",
-    ) -> Put:
-        """Check one message as `enqueue` does, without touching the disk. Its delay counts from now."""
-        self._check()
-        payload = bytes_of(payload, self._payload_bytes_max)
-        now_us = self._clock.now_us()
-        due_us = due_from(now_us, delay=delay, at=at)
-        check_topic(topic)
-        unique.check_policy(on_conflict)
-        key = unique.key_named(key, headers)
-        if key is None and on_conflict != "reject":
-            raise BadArgument("on_conflict goes with a key", hint='key="..."')
-        named = headers if key is None else {**(headers or {}), KEY: key}
-        middle = pack_middle(now_us, topic, check_headers(named) if named else None)
-        return Put(due_us, now_us, middle, payload, self._sync if sync is None else check_sync(sync), key, on_conflict)
 
-    def put_all(self, puts: Sequence[Put]) -> list[MessageId | BaseException]:
-        """Write messages, those with the same `sync` as one frame, with one flush; return the id or error of each."""
-        journal = self._writer()
-        results: list[MessageId | BaseException] = [MessageId()] * len(puts)
-        groups: dict[Sync, list[int]] = {}
-        for n, put in enumerate(puts):
-            groups.setdefault(put.sync, []).append(n)
-        for sync, group in groups.items():
-            sizes = [_PUT_BYTES + len(puts[n].middle) + len(puts[n].payload) for n in group]
-            for start, end in portions(sizes, BATCH_BYTES):
-                some = group[start:end]
-                keyed = [n for n in some if puts[n].key is not None]
-                plain = [n for n in some if puts[n].key is None] if keyed else some
-                later: Sync = "never" if sync == "always" else sync
-                if plain:
-                    self._put_some(journal, puts, plain, later, results)
-                if keyed:
-                    self._put_keyed(journal, puts, keyed, later, results)
-        waiting = [n for n in groups.get("always", ()) if not isinstance(results[n], BaseException)]
-        if waiting:
-            try:
-                copies = journal.flush()
-            except Exception as exc:
-                _tell_all(exc, waiting, results)
-            else:
-                _note_copies(copies, waiting, results)
-        near = [p.due_us for p, r in zip(puts, results, strict=True) if not isinstance(r, BaseException)]
-        now_us = self._clock.now_us()
-        if near and min(near) < now_us + HINT_AHEAD_US:
-            self._hint.send(now_us)
-        return results
-
-    @staticmethod
-    def _put_some(
-        journal: Journal, puts: Sequence[Put], group: list[int], sync: Sync, results: list[MessageId | BaseException]
-    ) -> None:
-        some = [puts[n] for n in group]
+def put_all(wheel: Wheel, puts: Sequence[Put]) -> list[MessageId | BaseException]:
+    """Write messages, those with the same `sync` as one frame, with one flush; return the id or error of each."""
+    journal = wheel._writer()
+    results: list[MessageId | BaseException] = [MessageId()] * len(puts)
+    groups: dict[Sync, list[int]] = {}
+    for n, put in enumerate(puts):
+        groups.setdefault(put.sync, []).append(n)
+    for sync, group in groups.items():
+        sizes = [_PUT_BYTES + len(puts[n].middle) + len(puts[n].payload) for n in group]
+        for start, end in portions(sizes, BATCH_BYTES):
+            some = group[start:end]
+            keyed = [n for n in some if puts[n].key is not None]
+            plain = [n for n in some if puts[n].key is None] if keyed else some
+            later: Sync = "never" if sync == "always" else sync
+            if plain:
+                _put_some(journal, puts, plain, later, results)
+            if keyed:
+                _put_keyed(wheel, journal, puts, keyed, later, results)
+    waiting = [n for n in groups.get("always", ()) if not isinstance(results[n], BaseException)]
+    if waiting:
         try:
-            made = journal.put_many(
-                [p.due_us for p in some], [p.middle for p in some], [p.payload for p in some], sync=sync
-            )
+            copies = journal.flush()
         except Exception as exc:
-            _tell_all(exc, group, results)
+            _tell_all(exc, waiting, results)
         else:
-            for n, id_ in zip(group, made, strict=True):
-                results[n] = id_
+            _note_copies(copies, waiting, results)
+    near = [p.due_us for p, r in zip(puts, results, strict=True) if not isinstance(r, BaseException)]
+    now_us = wheel._clock.now_us()
+    if near and min(near) < now_us + HINT_AHEAD_US:
+        wheel._hint.send(now_us)
+    return results
 
-    def _put_keyed(
-        self,
-        journal: Journal,
-        puts: Sequence[Put],
-        group: list[int],
-        sync: Sync,
-        results: list[MessageId | BaseException],
-    ) -> None:
-        asks = [
-            unique.Ask(p.key, p.on_conflict, p.due_us, p.middle + pack_payload(p.payload))
-            for p in map(puts.__getitem__, group)
-        ]
-        try:
-            made, ticket = unique.put_all(self._keys, journal, asks)
-            copies = 1 if ticket is None else journal.wait_durable(ticket, sync)
-        except Exception as exc:
-            _tell_all(exc, group, results)
-        else:
-            for n, id_ in zip(group, made, strict=True):
-                results[n] = receipt(id_, copies) if isinstance(id_, MessageId) else id_
+
+def _put_some(
+    journal: Journal, puts: Sequence[Put], group: list[int], sync: Sync, results: list[MessageId | BaseException]
+) -> None:
+    some = [puts[n] for n in group]
+    try:
+        made = journal.put_many(
+            [p.due_us for p in some], [p.middle for p in some], [p.payload for p in some], sync=sync
+        )
+    except Exception as exc:
+        _tell_all(exc, group, results)
+    else:
+        for n, id_ in zip(group, made, strict=True):
+            results[n] = id_
+
+
+def _put_keyed(
+    wheel: Wheel,
+    journal: Journal,
+    puts: Sequence[Put],
+    group: list[int],
+    sync: Sync,
+    results: list[MessageId | BaseException],
+) -> None:
+    asks = [
+        unique.Ask(p.key, p.on_conflict, p.due_us, p.middle + pack_payload(p.payload))
+        for p in map(puts.__getitem__, group)
+    ]
+    try:
+        made, ticket = unique.put_all(wheel._keys, journal, asks)
+        copies = 1 if ticket is None else journal.wait_durable(ticket, sync)
+    except Exception as exc:
+        _tell_all(exc, group, results)
+    else:
+        for n, id_ in zip(group, made, strict=True):
+            results[n] = receipt(id_, copies) if isinstance(id_, MessageId) else id_
 
 
 def _note_copies(copies: int, group: Sequence[int], results: list[MessageId | BaseException]) -> None:
@@ -162,7 +161,7 @@ def _tell_all(exc: Exception, group: Sequence[int], results: list[MessageId | Ba
 
 
 def commit(
-    wheel: BatchingWheel,
+    wheel: Wheel,
     batch: Sequence[Waiting],
     loop: asyncio.AbstractEventLoop,
     written: Callable[[Sequence[Waiting], Sequence[MessageId | BaseException]], None],
@@ -170,7 +169,7 @@ def commit(
     """In the writing thread: write a batch, and pass the results to the loop."""
     results: Sequence[MessageId | BaseException]
     try:
-        results = wheel.put_all([put for _, put in batch])
+        results = put_all(wheel, [put for _, put in batch])
     except BaseException as exc:  # any class, because tasks wait for it
         results = [anew(exc) for _ in batch]
     call_soon(loop, written, batch, results)
@@ -179,7 +178,7 @@ def commit(
 class Batcher:
     """Gathers messages into batches, and bounds them. Used in the writer's loop only."""
 
-    def __init__(self, wheel: BatchingWheel, writer: LoopThread, room: int) -> None:
+    def __init__(self, wheel: Wheel, writer: LoopThread, room: int) -> None:
         self._wheel = wheel
         self._writer = writer
         self._room = room

@@ -14,12 +14,11 @@ import logging
 import os
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
-from functools import partial
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial, update_wrapper
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from filewheel.aio.due import Due
 from filewheel.aio.thread import LoopThread, close_each
@@ -27,21 +26,51 @@ from filewheel.checks import check_bounds, check_first, check_flag, check_items,
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.hint import UNHEARD_S, StandbySleep
 from filewheel.env import SYSTEM_CLOCK, Clock, Env, check_env
-from filewheel.errors import Closed, FilewheelError, Locked, NotClaimed
+from filewheel.errors import BadArgument, Closed, FilewheelError, Locked, NotClaimed
 from filewheel.firing.batch import Batch, ids_in
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.format.settings import Sync
 from filewheel.journal.columns import At
-from filewheel.journal.settlement import Settlement
 from filewheel.keeper import Keeper
 from filewheel.laps.window import Budget, check_budget
-from filewheel.message import US_PER_S, Message, MessageId
+from filewheel.message import US_PER_S, Message
 from filewheel.timespec import bound_us
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _TOGETHER_US = 1000
 _TOGETHER_MAX = 32
+
+
+def _derived(
+    method: Callable[Concatenate[Keeper, P], T], *, wakes: bool = False
+) -> Callable[Concatenate[AsyncKeeper, P], Coroutine[Any, Any, T]]:
+    """Return a method that makes the Keeper's call in a thread. It has the same options and docstring.
+
+    One that `wakes` ends the sleep of a claim: that may wait until a later message is due.
+    """
+
+    async def call(self: AsyncKeeper, /, *args: P.args, **options: P.kwargs) -> T:
+        keeper, calls, _ = self._opened()
+
+        def made() -> T:
+            result = method(keeper, *args, **options)
+            if wakes:
+                keeper.wake()
+            return result
+
+        return await calls.call(made)
+
+    update_wrapper(call, method).__qualname__ = f"AsyncKeeper.{method.__name__}"
+    return call
+
+
+def _adopted(keeper: Keeper) -> Keeper:
+    keeper._check()
+    return keeper
 
 
 class _Wish:
@@ -56,7 +85,8 @@ class _Wish:
 class AsyncKeeper:
     """Fires a wheel's messages in an event loop. Belongs to the loop that opened it.
 
-    Use it in an `async with`, or call `open` and `close`. Options are Keeper's. Opening waits for the present keeper to
+    Use it in an `async with`, or call `open` and `close`. Options are Keeper's, for a path; an open Keeper has its own:
+    `AsyncKeeper(keeper)` uses it, and closes it in the end. Opening waits for the present keeper to
     end, and can be cancelled; with `wait=False` it raises Locked instead. As with Keeper, do not acknowledge calls of a
     Scheduler's handlers: the call is lost, and its schedule ends.
     """
@@ -69,7 +99,7 @@ class AsyncKeeper:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        keeper: Keeper | str | os.PathLike[str],
         *,
         wait: bool = True,
         on_jump: str = "fire",
@@ -81,15 +111,24 @@ class AsyncKeeper:
         clock: Clock | None = None,
         env: Env = SYSTEM,
     ) -> None:
-        """Prepare a keeper of the wheel at `path`, without touching the disk. Raises BadArgument."""
+        """Prepare an open keeper, or one of the wheel at a path, without touching the disk. Raises BadArgument."""
         own: dict[str, Any] = {"on_jump": on_jump, "force": force, "flush_interval_s": flush_interval_s}
         own |= {"keep_dead_s": keep_dead_s, "history": history}
         check_keeper(wait=wait, **own)
         check_budget(budget)
-        self._path = check_path(path)
-        self._env = env = check_env(env).using(clock=clock)
+        env = check_env(env).using(clock=clock)
+        self._make: Callable[[], Keeper]
+        if isinstance(keeper, Keeper):
+            defaults = AsyncKeeper.__init__.__kwdefaults__ or {}
+            if any(given != defaults[name] for name, given in (own | {"budget": budget, "env": env}).items()):
+                raise BadArgument("an open keeper has its options already", hint="AsyncKeeper(Keeper(path, ...))")
+            env = keeper.directory.env
+            self._path, self._make = keeper.directory.path, partial(_adopted, keeper)
+        else:
+            self._path = check_path(keeper)
+            self._make = partial(Keeper, self._path, wait=False, budget=budget, env=env, **own)
+        self._env = env
         self._wait = wait
-        self._make: Callable[[], Keeper] = partial(Keeper, self._path, wait=False, budget=budget, env=env, **own)
         self._life = asyncio.Lock()
         self._refill = asyncio.Lock()
         self._ready: deque[Message] = deque()
@@ -384,44 +423,9 @@ class AsyncKeeper:
         what = what if isinstance(what, Batch) else ids_in(what)
         return await calls.call(partial(keeper.ack, what, sync=sync))
 
-    async def settle(self, settlements: Sequence[Settlement], *, sync: Sync = "never") -> list[MessageId | None]:
-        """Settle claimed messages; return the new id of each that has one (see Keeper.settle)."""
-        keeper, calls, _ = self._opened()
-
-        def settle() -> list[MessageId | None]:
-            moved_to = keeper.settle(settlements, sync=sync)
-            keeper.wake()  # a claim may sleep until a later message is due
-            return moved_to
-
-        return await calls.call(settle)
-
-    async def nack(
-        self,
-        message: Message | bytes,
-        *,
-        delay: float | timedelta = 0,
-        failed: str | None = None,
-        details: str | bytes = "",
-        sync: Sync = "never",
-    ) -> MessageId | None:
-        """Put back a claimed message, to fire again after `delay`, with its attempt raised by one (see Keeper.nack)."""
-        keeper, calls, _ = self._opened()
-        put_back = partial(keeper.nack, message, delay=delay, failed=failed, details=details, sync=sync)
-        return await calls.call(partial(_woken, keeper, put_back))
-
-    async def bury(
-        self,
-        message: Message | bytes,
-        *,
-        reason: str = "",
-        failed: str | None = None,
-        details: str | bytes = "",
-        sync: Sync = "never",
-    ) -> MessageId | None:
-        """Move a claimed message to the dead letters (see Keeper.bury)."""
-        keeper, calls, _ = self._opened()
-        bury = partial(keeper.bury, message, reason=reason, failed=failed, details=details, sync=sync)
-        return await calls.call(bury)
+    settle = _derived(Keeper.settle, wakes=True)
+    nack = _derived(Keeper.nack, wakes=True)
+    bury = _derived(Keeper.bury)
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
@@ -473,13 +477,6 @@ class AsyncKeeper:
             calls.post(partial(_nack_quietly, keeper, message))
 
 
-def _woken(keeper: Keeper, put_back: Callable[[], MessageId | None]) -> MessageId | None:
-    """Put a message back, and wake a claim that sleeps until a later one is due."""
-    new = put_back()
-    keeper.wake()
-    return new
-
-
 def _give_back(keeper: Keeper, what: Batch | Message) -> None:
     with contextlib.suppress(NotClaimed, Closed):
         keeper.give_back(what)
@@ -487,4 +484,5 @@ def _give_back(keeper: Keeper, what: Batch | Message) -> None:
 
 def _nack_quietly(keeper: Keeper, message: Message) -> None:
     with contextlib.suppress(NotClaimed, Closed):
-        _woken(keeper, partial(keeper.nack, message))
+        keeper.nack(message)
+        keeper.wake()

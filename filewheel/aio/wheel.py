@@ -22,7 +22,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from filewheel.aio.batching import Batcher, BatchingWheel
+from filewheel.aio.batching import Batcher, check_put
 from filewheel.aio.due import Due, DueKeeper, SharedKeeper
 from filewheel.aio.keeper import AsyncKeeper
 from filewheel.aio.thread import LoopThread, close_each
@@ -74,6 +74,11 @@ def _reads(
     return _named_like(method, call)
 
 
+def _adopted(wheel: Wheel) -> Wheel:
+    wheel._check()
+    return wheel
+
+
 def _named_like(method: Callable[..., object], call: F) -> F:
     update_wrapper(call, method).__qualname__ = f"AsyncWheel.{method.__name__}"
     return call
@@ -83,15 +88,16 @@ class AsyncWheel:
     """A wheel to use from an event loop: the one that opened it. Any number of tasks, and of processes, at once.
 
     Use it in an `async with`, or call `open` and `close`. `waiting_max` bounds the messages that gather or are being
-    written; further enqueues wait for room. The other options are Wheel's.
+    written; further enqueues wait for room. The other options are Wheel's, for a path. An open Wheel has its own:
+    `AsyncWheel(wheel)` uses it, and closes it in the end.
     """
 
-    _wheel: BatchingWheel | None = None
+    _wheel: Wheel | None = None
     _writer: LoopThread | None = None
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        wheel: Wheel | str | os.PathLike[str],
         *,
         sync: Sync | None = None,
         force: bool = False,
@@ -99,15 +105,21 @@ class AsyncWheel:
         clock: Clock | None = None,
         env: Env = SYSTEM,
     ) -> None:
-        """Prepare the wheel at `path`, without touching the disk. Raises BadArgument."""
+        """Prepare an open wheel, or the one at a path, without touching the disk. Raises BadArgument."""
         check_whole("waiting_max", waiting_max)
         check_flag("force", force)
         if sync is not None:
             check_sync(sync)
         env = check_env(env).using(clock=clock)
-        self._path = check_path(path)
+        self._make: Callable[[], Wheel]
+        if isinstance(wheel, Wheel):
+            if sync is not None or force or env != SYSTEM:
+                raise BadArgument("an open wheel has its options already", hint="AsyncWheel(Wheel(path, sync=...))")
+            self._path, self._make, force, env = wheel.path, partial(_adopted, wheel), wheel._force, wheel._dir.env
+        else:
+            self._path = check_path(wheel)
+            self._make = partial(Wheel, self._path, sync=sync, force=force, env=env)
         self._clock = env.clock
-        self._make: Callable[[], BatchingWheel] = partial(BatchingWheel, self._path, sync=sync, force=force, env=env)
         self._make_keeper = partial(AsyncKeeper, self._path, force=force, env=env)
         self._life = asyncio.Lock()
         self._reader: LoopThread | None = None
@@ -143,7 +155,7 @@ class AsyncWheel:
         env = check_env(env).using(clock=clock)
         self = cls(path, force=force, waiting_max=waiting_max, env=env)
         self._make = partial(
-            BatchingWheel.create,
+            Wheel.create,
             self._path,
             slots=slots,
             sync=sync,
@@ -172,7 +184,7 @@ class AsyncWheel:
         env = check_env(env).using(clock=clock)
         self = cls(path, sync=sync, force=force, waiting_max=waiting_max, env=env)
         self._make = partial(
-            BatchingWheel.open_or_create,
+            Wheel.open_or_create,
             self._path,
             sync=sync,
             slots=slots,
@@ -226,7 +238,7 @@ class AsyncWheel:
         async with self._life:
             if self._writer is None:
                 writer = LoopThread("filewheel-aio", self._path)
-                made: list[BatchingWheel] = []
+                made: list[Wheel] = []
                 try:
                     await writer.call(lambda: made.append(self._make()))
                 except BaseException:
@@ -263,7 +275,7 @@ class AsyncWheel:
         """Whether each further write raises: it was closed, or a flush failed."""
         return self._wheel is not None and self._wheel._is_finished
 
-    def _open(self) -> tuple[BatchingWheel, LoopThread]:
+    def _open(self) -> tuple[Wheel, LoopThread]:
         """Return the wheel and the thread that writes."""
         wheel, writer = self._wheel, self._writer
         if wheel is None or writer is None:
@@ -271,12 +283,12 @@ class AsyncWheel:
         writer.check()
         return wheel, writer
 
-    async def _write(self, function: Callable[[BatchingWheel], T]) -> T:
+    async def _write(self, function: Callable[[Wheel], T]) -> T:
         """Have the thread that writes call a function with the wheel."""
         wheel, writer = self._open()
         return await writer.call(partial(function, wheel))
 
-    async def _read(self, function: Callable[[BatchingWheel], T]) -> T:
+    async def _read(self, function: Callable[[Wheel], T]) -> T:
         """Have the thread that reads call a function with the wheel."""
         wheel, _ = self._open()
         if self._reader is None:
@@ -318,7 +330,7 @@ class AsyncWheel:
         wheel, _ = self._open()
         gathering = self._batcher
         assert gathering is not None
-        put = wheel.check(payload, delay, at, topic, headers, sync, key, on_conflict)
+        put = check_put(wheel, payload, delay, at, topic, headers, sync, key, on_conflict)
         return await gathering.put(put)
 
     async def enqueue_many(
@@ -335,7 +347,7 @@ class AsyncWheel:
     ) -> Ids:
         """Enqueue many messages as one commit and return their ids, in order (see Wheel.enqueue_many)."""
         bodies = list(check_items("payloads", payloads))
-        put = partial(BatchingWheel.enqueue_many, payloads=bodies, delay=delay, at=at, topic=topic, headers=headers)
+        put = partial(Wheel.enqueue_many, payloads=bodies, delay=delay, at=at, topic=topic, headers=headers)
         return await self._write(lambda w: put(w, sync=sync, keys=keys, on_conflict=on_conflict))
 
     # -- cancel and reschedule -------------------------------------------------------------------------------
@@ -462,7 +474,7 @@ class AsyncWheel:
     async def _read_each(self, begin: Callable[[Wheel], Iterator[Message]]) -> AsyncGenerator[Message, None]:
         begun: list[Iterator[Message]] = []  # opened and closed in the thread that reads
 
-        def read(wheel: BatchingWheel) -> Sequence[Message]:
+        def read(wheel: Wheel) -> Sequence[Message]:
             if not begun:
                 begun.append(begin(wheel))
                 self._lists.add(begun[0])

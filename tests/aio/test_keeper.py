@@ -28,7 +28,7 @@ from filewheel import (
 from filewheel.disk.disk import SYSTEM
 from filewheel.message import REASON
 from tests.aio.support import LoopFactory, SleepyDisk, Watch, our_threads, run_in, turns
-from tests.support import FaultyDisk, run
+from tests.support import FakeClock, FaultyDisk, run
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -511,5 +511,28 @@ def test_an_iteration_that_is_closed_while_it_stands_by_ends(wheel_dir: Path, pl
                     await asyncio.sleep(0)
                 await due.close()
                 assert await task is None
+
+    play(main())
+
+
+def test_an_async_keeper_takes_an_open_keeper_over_and_frees_its_lock_in_the_end(
+    wheel_dir: Path, clock: FakeClock, play: Run
+) -> None:
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        wheel.enqueue(b"x")
+
+    async def main() -> None:
+        async with AsyncKeeper(Keeper(wheel_dir, clock=clock, history=3)) as keeper:
+            (message,) = await keeper.claim(wait=True)
+            await keeper.ack(message)
+            with pytest.raises(Locked):
+                Keeper(wheel_dir, wait=False, clock=clock)
+        with Keeper(wheel_dir, wait=False, clock=clock) as again:
+            assert not again.claim()
+            for wrong in ({"history": 3}, {"env": SYSTEM.using(clock=clock)}, {"flush_interval_s": 1.0}):
+                with pytest.raises(BadArgument, match="has its options"):
+                    AsyncKeeper(again, **wrong)  # type: ignore[arg-type]
+        with pytest.raises(Closed):
+            await AsyncKeeper(again).open()
 
     play(main())

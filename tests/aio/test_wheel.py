@@ -30,7 +30,7 @@ from filewheel import (
 )
 from filewheel.disk.disk import SYSTEM
 from tests.aio.support import Gate, LoopFactory, Watch, our_threads, run_in, turns
-from tests.support import FaultyDisk, eventually, open_below, run
+from tests.support import FakeClock, FaultyDisk, eventually, open_below, run
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -568,3 +568,26 @@ def test_one_that_was_never_closed_warns_and_its_thread_ends(wheel_dir: Path, lo
     assert any("unclosed <AsyncWheel" in str(w.message) for w in caught)
     eventually(lambda: our_threads() == [])
     assert list(pending(wheel_dir).values()) == [b"x"]
+
+
+def test_an_async_wheel_takes_an_open_wheel_over_with_its_options_and_closes_it(
+    wheel_dir: Path, clock: FakeClock, play: Run
+) -> None:
+    blocking = Wheel(wheel_dir, sync="never", clock=clock)
+
+    async def main() -> None:
+        async with AsyncWheel(blocking, waiting_max=2) as wheel:
+            ids = await asyncio.gather(*(wheel.enqueue(b"x", delay=n) for n in range(5)))
+            assert blocking.get(ids[0]) == await wheel.get(ids[0])
+            clock.advance(10)
+            async with wheel.due(wait=False) as due:
+                assert {m.id async for m in due} == set(ids)
+        with pytest.raises(Closed):
+            blocking.enqueue(b"x")
+        with pytest.raises(Closed):
+            await AsyncWheel(blocking).open()
+        for wrong in ({"sync": "never"}, {"force": True}, {"clock": clock}):
+            with pytest.raises(BadArgument, match="has its options"):
+                AsyncWheel(blocking, **wrong)  # type: ignore[arg-type]
+
+    play(main())

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from filewheel import AsyncScheduler, AsyncWheel, Scheduler, Wheel
+from filewheel import AsyncKeeper, AsyncScheduler, AsyncWheel, Keeper, Scheduler, Wheel
 
 SAME = [
     (AsyncWheel, Wheel, "enqueue enqueue_many cancel cancel_many clear reschedule update get peek next_due list"),
     (AsyncWheel, Wheel, "revive dead stats flush running history kill"),
     (AsyncWheel, Wheel, "schedule schedule_many edit_schedule unschedule schedules"),
+    (AsyncKeeper, Keeper, "claim ack nack bury settle begin"),
     (AsyncScheduler, Scheduler, "on every enqueue cancel schedule unschedule schedules drain prometheus on_event"),
     (AsyncScheduler, Scheduler, "stalled_s list get reschedule cancel_all result"),
 ]
