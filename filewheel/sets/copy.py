@@ -19,9 +19,13 @@ from filewheel.disk.checkpoint import Checkpoint, era_of, parse_checkpoint
 from filewheel.errors import FilewheelError
 from filewheel.format import layout
 from filewheel.laps.slot import files_of
-from filewheel.sets.source import Again, Source, View
+from filewheel.sets.source import Again, Source, View, frames_in, read_at
 from filewheel.sets.target import Target, Tick
 
+TICKS_AT_ONCE = 3
+"""A copy has all that its primary had after one tick, and what was given back meanwhile after the next."""
+TAIL_BYTES = 4096
+"""So much of the end of each file is compared after a keeper has changed."""
 PART_BYTES = 4 << 20
 """The journals of a tick are written in parts of about this size."""
 Progress = Callable[[str, int, int], None]
@@ -124,7 +128,7 @@ class Copy:
         done, step = Copied(view.checkpoint.deal), Step(self._target)
         small = self._add_small(step.tick)
         if is_new:
-            self._check_order(view.checkpoint)
+            self._check_order(view)
         if is_new or self._lacks:
             total = sum(view.sizes.values())
             for name, size in view.files.items():
@@ -178,17 +182,36 @@ class Copy:
         directory = self._source.dir
         return parse_checkpoint(raw, directory.seed, directory.settings.lap_of, layout.CHECKPOINT)
 
-    def _check_order(self, theirs: Checkpoint) -> None:
-        """Raise Ahead unless the primary's checkpoint follows the copy's."""
-        mine = self._checkpoint
+    def _check_order(self, view: View) -> None:
+        """Raise Ahead unless the primary's checkpoint follows the copy's. Cost with a new keeper: a look at each file.
+
+        A primary that was set back to an older image goes on with another keeper: its deals have the numbers of deals
+        that the copy has, and give files of the same names other bytes.
+        """
+        mine, theirs = self._checkpoint, view.checkpoint
         # The same keeper makes a deal of one number once.
-        if mine.deal > theirs.deal or (mine.deal == theirs.deal and mine.keeper != theirs.keeper):
+        is_other = mine.deal > theirs.deal or (mine.deal == theirs.deal and mine.keeper != theirs.keeper)
+        if not is_other and mine.keeper != theirs.keeper:
+            is_one_era = era_of(mine.deal) == era_of(theirs.deal)
+            for file in files_of(self._source.dir.settings, mine):
+                end = view.files.get(file.name, 1 << 62)
+                is_other = is_other or (is_one_era and end < file.end) or self._differs(file.name, min(end, file.end))
+        if is_other:
             raise Ahead(
                 f"the copy has deal {mine.deal}, its primary {theirs.deal}: one was set back, or both have fired",
                 path=self._target.dir.path,
                 hint="`filewheel promote` the copy, which may have more, and `filewheel rejoin` the other; or remove "
                 "the copy from the set, delete its directory, and `filewheel backup add` it",
             )
+
+    def _differs(self, name: str, end: int) -> bool:
+        """Return whether a file has another frame at the copy than at the primary, at one place: no damage is that."""
+        start, wheels = max(0, end - TAIL_BYTES), (self._source.dir, self._target.dir)
+        ours, theirs = (read_at(wheel, name, start, end) for wheel in wheels)
+        if not ours or not theirs or ours == theirs:  # mutant: history-unseen
+            return False
+        frames, others = ({f.offset: f.body for f in frames_in(wheel, name, end)} for wheel in wheels)
+        return any(frames[at] != others[at] for at in frames.keys() & others.keys())
 
     def _put(self, name: str, size: int) -> int:
         """Copy the new bytes of a lap or slot file, as far as the primary has them; return how many."""
@@ -256,7 +279,7 @@ class Copy:
         return sum(self._files.get(file.name, 0) < file.end for file in files_of(settings, self._checkpoint))
 
     def beat(self) -> None:
-        """Leave a sign at the copy that it has everything now (`lag_of`)."""
+        """Write down at the copy that it has everything now (`lag_of`)."""
         self._target.beat()
 
     @property

@@ -13,8 +13,7 @@ from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
 from filewheel.laps.slot import files_of
 from filewheel.sets.source import Source
-
-_NS_PER_US = 1000
+from filewheel.sets.target import LOG_START
 
 
 class Lag(NamedTuple):
@@ -49,8 +48,18 @@ def lag_of(primary: Directory, copy: Directory) -> Lag:
     mine = copy.checkpoint()
     if (mine.deal, mine.keeper) != (view.checkpoint.deal, view.checkpoint.keeper):
         size_bytes, records = size_bytes + len(view.raw), None
-    log = copy.disk.identity(layout.TICKS)
-    return Lag(size_bytes, records, 0 if log is None else log[2] // _NS_PER_US)
+    return Lag(size_bytes, records, _in_step_us(copy))
+
+
+def _in_step_us(copy: Directory) -> int:
+    try:
+        fd = copy.disk.open(layout.TICKS, "r")
+    except FileNotFoundError:
+        return 0
+    try:
+        return int.from_bytes(copy.disk.pread(fd, LOG_START, 0), "big")
+    finally:
+        copy.disk.close(fd)
 
 
 def _end_of_frames(copy: Directory, name: str, size: int) -> int:

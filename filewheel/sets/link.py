@@ -27,7 +27,7 @@ from filewheel.message import US_PER_S
 from filewheel.roster.fence import LOOK_US
 from filewheel.roster.roster import WHY_MAX, Member, Roster, State, change_roster, read_roster
 from filewheel.sets.absorb import Absorption, clear
-from filewheel.sets.copy import Copied, Copy, Progress
+from filewheel.sets.copy import TICKS_AT_ONCE, Copied, Copy, Progress
 from filewheel.sets.forks import Fork, first_not_in, names_of, read_forks
 from filewheel.sets.pauses import copy_pauses
 from filewheel.sets.scrub import Mending, Scrub, adopt
@@ -278,9 +278,9 @@ class Link:
             self._go_on_scrub(self._scrub)
         elif not done.lacks:
             self._advance(now_us)
-            if done.bytes == 0 and (self._beat_us is None or not 0 <= now_us - self._beat_us < US_PER_S):
-                self._beat_us = now_us
-                self._copy.beat()
+        if not done.lacks and (self._beat_us is None or not 0 <= now_us - self._beat_us < US_PER_S):
+            self._beat_us = now_us
+            self._copy.beat()
         self._note(done)
         return done.bytes > 0 or self._scrub is not None
 
@@ -312,9 +312,12 @@ class Link:
 
         Ends early when `pause` returns True. Raises the errors of `tick`.
         """
-        while self.tick() or self._scrub is not None or self.member.state != "current":
+        # A tick brings all that was there when it began. Under a load that never pauses each one has something.
+        ticks = 1
+        while (self.tick() and ticks < TICKS_AT_ONCE) or self._scrub is not None or self.member.state != "current":
             if self.report.error or pause() is True:
                 return
+            ticks += 1
 
     # -- the scrub -------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, disk_e
 from filewheel.format.pauses import Pauses
 from filewheel.roster.fence import let_producers_look
 from filewheel.roster.roster import Member, Role, Roster, change_roster, read_roster
-from filewheel.sets.copy import Copy
+from filewheel.sets.copy import TICKS_AT_ONCE, Copy
 from filewheel.sets.forks import line_of, names_of, note_fork, read_forks
 from filewheel.sets.lag import missing_files
 from filewheel.sets.members import finish_copy
@@ -362,8 +362,9 @@ class Promoting:
         copy = Copy(Source(old), Target(self._here), is_mirror=self._me.mode == "mirror", mend=mend)
         try:
             lacks = copy.tick().lacks
-            while not lacks and copy.tick().bytes:
-                pass  # its producers may have been in the middle of a call
+            for _ in range(TICKS_AT_ONCE):
+                if lacks or not copy.tick().bytes:
+                    break  # its producers may have been in the middle of a call
             if copy.has_damage or lacks:
                 self._done.notes.append(f"{old.path} is damaged: messages that could not be read there are not here")
             return not (copy.has_damage or lacks)

@@ -18,12 +18,12 @@ from typing import Any
 from filewheel.disk.directory import Directory
 from filewheel.disk.quarantine import items
 from filewheel.format import layout
-from filewheel.format.frame import Frame, scan
 from filewheel.format.record import ID, readable_records
 from filewheel.laps.slot import file_named, files_of
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.roster.roster import roster_locked
 from filewheel.sets.giving import Giver
+from filewheel.sets.source import frames_in, read_at
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Mending:
 
     def _give_file(self, name: str) -> int:
         count, puts = 0, dict[bytes, bytes]()
-        for frame in _frames(self._copy, name, 1 << 62):
+        for frame in frames_in(self._copy, name, 1 << 62):
             puts |= {put[ID]: put for put in readable_records(frame)[0]}
             if len(puts) >= GIVEN_AT_ONCE:
                 count += give(self._primary, self._copy, puts)
@@ -74,7 +74,7 @@ class Mending:
         if layout.parse_segment(name.rpartition("/")[2]) is None and file_named(self._copy.settings, name) is None:
             return {}
         puts: dict[bytes, bytes] = {}
-        for frame in _frames(self._copy, name, 1 << 62):
+        for frame in frames_in(self._copy, name, 1 << 62):
             if frame.offset < end and frame.end > start:
                 puts |= {put[ID]: put for put in readable_records(frame)[0]}
         return puts
@@ -123,7 +123,7 @@ class Scrub:
         """Compare one file; yield how many bytes were read."""
         for start in range(0, size, BLOCK_BYTES):
             end = min(size, start + BLOCK_BYTES)
-            ours, theirs = (_read(wheel, name, start, end) for wheel in (self._primary, self._copy))
+            ours, theirs = (read_at(wheel, name, start, end) for wheel in (self._primary, self._copy))
             yield end - start
             if ours is None:
                 self._put_back(name)
@@ -142,14 +142,14 @@ class Scrub:
 
     def _mend(self, name: str, size: int) -> None:
         ours, theirs = (
-            {frame.offset: frame.end for frame in _frames(wheel, name, size)} for wheel in (self._primary, self._copy)
+            {frame.offset: frame.end for frame in frames_in(wheel, name, size)} for wheel in (self._primary, self._copy)
         )
         healed = [place for place in ours.items() if place[0] not in theirs]
         if healed:
             fd = self._copy.disk.open(name, "rw")
             try:
                 for start, end in healed:
-                    self._copy.disk.pwrite(fd, _read(self._primary, name, start, end) or b"", start)
+                    self._copy.disk.pwrite(fd, read_at(self._primary, name, start, end) or b"", start)
                 self._copy.disk.fdatasync(fd)
             finally:
                 self._copy.disk.close(fd)
@@ -157,7 +157,7 @@ class Scrub:
             log.warning("%s: %d damaged frames were written again", self._copy.place(name), len(healed))
         if theirs.keys() - ours.keys() and self._primary.disk.identity(name) is not None:
             lost: dict[bytes, bytes] = {}
-            for frame in _frames(self._copy, name, size):
+            for frame in frames_in(self._copy, name, size):
                 if frame.offset not in ours:
                     lost |= {put[ID]: put for put in readable_records(frame)[0]}
             self.returned += give(self._primary, self._copy, lost)
@@ -170,7 +170,7 @@ def adopt(primary: Directory, copy: Directory, name: str, start: int) -> int:
     """
     count = 0
     with contextlib.closing(Giver(primary, "given back")) as giver:
-        for frame in _frames(copy, name, 1 << 62):
+        for frame in frames_in(copy, name, 1 << 62):
             if frame.offset >= start:
                 count += giver.adopt(frame)
         giver.flush()
@@ -184,7 +184,7 @@ def restore(primary: Directory, copy: Directory, name: str) -> None:
         fd = primary.disk.open(layout.SMALL_TMP, "w")
         try:
             start = 0
-            while data := _read(copy, name, start, start + BLOCK_BYTES):
+            while data := read_at(copy, name, start, start + BLOCK_BYTES):
                 primary.disk.pwrite(fd, data, start)
                 start += len(data)
             primary.disk.fdatasync(fd)
@@ -197,28 +197,3 @@ def restore(primary: Directory, copy: Directory, name: str) -> None:
         primary.disk.rename(layout.SMALL_TMP, name)
         primary.disk.sync_dir(parent)
     log.warning("%s: it was missing, and was put back from %s", primary.place(name), copy.path)
-
-
-def _read(directory: Directory, name: str, start: int, end: int) -> bytes | None:
-    """Return bytes of a file, zeros where it ends; None when there is no file. An unreadable block is zeros."""
-    try:
-        fd = directory.disk.open(name, "r")
-    except FileNotFoundError:
-        return None
-    try:
-        return directory.disk.pread(fd, end - start, start)
-    finally:
-        directory.disk.close(fd)
-
-
-def _frames(directory: Directory, name: str, size: int) -> Iterator[Frame]:
-    """Yield the frames of a file that verify."""
-    try:
-        fd = directory.disk.open(name, "r")
-    except FileNotFoundError:
-        return
-    try:
-        reader = scan(directory.disk, fd, 0, min(size, directory.disk.size(fd)), directory.seed(name))
-        yield from (item for item in reader if isinstance(item, Frame))
-    finally:
-        directory.disk.close(fd)

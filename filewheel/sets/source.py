@@ -16,7 +16,7 @@ from filewheel.disk.directory import Directory
 from filewheel.disk.quarantine import Damage
 from filewheel.errors import Damaged
 from filewheel.format import layout
-from filewheel.format.frame import Frame
+from filewheel.format.frame import Frame, scan
 from filewheel.journal.tail import Handles, Tail
 from filewheel.journal.walk import Listing, list_segments
 from filewheel.laps.slot import files_of
@@ -167,3 +167,28 @@ class Source:
     def close(self) -> None:
         """Close its files; the directory stays open."""
         self._handles.close()
+
+
+def read_at(directory: Directory, name: str, start: int, end: int) -> bytes | None:
+    """Return bytes of a file, zeros where it ends; None when there is no file. An unreadable block is zeros."""
+    try:
+        fd = directory.disk.open(name, "r")
+    except FileNotFoundError:
+        return None
+    try:
+        return directory.disk.pread(fd, end - start, start)
+    finally:
+        directory.disk.close(fd)
+
+
+def frames_in(directory: Directory, name: str, size: int) -> Iterator[Frame]:
+    """Yield the frames of a file that verify."""
+    try:
+        fd = directory.disk.open(name, "r")
+    except FileNotFoundError:
+        return
+    try:
+        reader = scan(directory.disk, fd, 0, min(size, directory.disk.size(fd)), directory.seed(name))
+        yield from (item for item in reader if isinstance(item, Frame))
+    finally:
+        directory.disk.close(fd)

@@ -28,6 +28,8 @@ from filewheel.journal.tail import Handles
 from filewheel.journal.walk import list_segments
 from filewheel.laps.slot import files_of
 
+LOG_START = 8
+"""The log begins behind the time at which the copy had everything for the last time."""
 LOG_BYTES_MAX = 8 << 20
 """The log begins anew above this, after a flush of all that its ticks have written."""
 SYNC_EACH_MAX = 16
@@ -94,7 +96,7 @@ class Target:
         self._done: set[str] = set()
         """The same of the ticks in the log, to be flushed before it begins anew."""
         self._log = -1
-        self._begin = self._last = self._log_end = 0
+        self._begin = self._last = self._log_end = LOG_START
         """Where in the log this tick begins, its last part, and the next one."""
         self._number = self._parts = 0
         """The number of the last part, and how many parts this tick has so far."""
@@ -148,9 +150,9 @@ class Target:
         self._write(name, offset, data, self._put)
 
     def beat(self) -> None:
-        """Leave a sign that the copy has everything now: the time of the log. Not durable. Raises OSError."""
+        """Write down that the copy has everything now. Not durable. Raises OSError."""
         self._open_log()
-        self.disk.pwrite(self._log, bytes(8), self._log_end)
+        self.disk.pwrite(self._log, self.dir.env.clock.now_us().to_bytes(LOG_START, "big"), 0)
 
     def begin(self) -> None:
         """Begin a tick: the parts of one that was not committed are written over."""
@@ -181,8 +183,8 @@ class Target:
         if ends_log or self._log_end > LOG_BYTES_MAX:
             self._flush(self._done)
             # A crash before this does the steps again. Nothing stays: a purge counts on that.
-            self.disk.truncate(self._log, 0)  # mutant: ticks-stay
-            self._log_end = self._begin = 0
+            self.disk.truncate(self._log, LOG_START)  # mutant: ticks-stay
+            self._log_end = self._begin = LOG_START
 
     def _append(self, tick: Tick, *, is_last: bool) -> None:
         self._open_log()
@@ -272,7 +274,7 @@ def replay(directory: Directory) -> int:
     target = Target(directory)
     try:
         parts: list[Tick] = []
-        for number, part, is_last in _parts(directory, fd, 0):
+        for number, part, is_last in _parts(directory, fd, LOG_START):
             parts.append(part)
             for tick in parts if is_last else ():
                 target._do(tick)
@@ -280,7 +282,7 @@ def replay(directory: Directory) -> int:
             if is_last:
                 parts.clear()
         disk.sync_all()  # names too, which a copier that died may have left in memory only  # mutant: replay-unflushed
-        disk.truncate(fd, 0)
+        disk.truncate(fd, min(LOG_START, disk.size(fd)))
         disk.fdatasync(fd)
     finally:
         target.close()
@@ -301,7 +303,7 @@ def has_deal(directory: Directory, deal: int) -> bool:
         return True
     try:
         # The tick that brought it is in the log until its files are removed.
-        return not any(tick.ends_log for _, tick, _ in _parts(directory, fd, 0))
+        return not any(tick.ends_log for _, tick, _ in _parts(directory, fd, LOG_START))
     finally:
         directory.disk.close(fd)
 

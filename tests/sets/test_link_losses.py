@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from filewheel import Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import OsDisk
 from filewheel.errors import FilewheelError, KeyHeld
@@ -16,6 +18,10 @@ from filewheel.journal.journal import Journal
 from filewheel.keys.index import Keys
 from filewheel.keys.upkeep import Compactor
 from filewheel.laps.deal import Deal
+from filewheel.message import US_PER_S
+from filewheel.sets.copy import Ahead
+from filewheel.sets.lag import lag_of
+from filewheel.sets.target import replay
 from tests.sets.support import Pair, fire
 
 
@@ -250,3 +256,44 @@ class FailsFlushes(OsDisk):
 
     def fdatasync(self, fd: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_primary_that_was_set_back_to_an_image_and_went_on_is_not_mixed_with_its_backup(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Its deals have the numbers of the backup's last ones, and write other frames into files of the same names."""
+    pair.damaged = [pair.primary, pair.backup]
+
+    def put(name: bytes) -> None:
+        with pair.wheel() as wheel:
+            wheel.enqueue(name, delay=10_000)
+        deal(pair)
+
+    put(b"a")
+    pair.settle(1)
+    pair.close()
+    shutil.copytree(pair.primary, tmp_path / "image", ignore=shutil.ignore_patterns("hint"))
+    put(b"b")
+    pair.settle(1)
+    pair.close()
+    shutil.rmtree(pair.primary)
+    (tmp_path / "image").rename(pair.primary)
+    for name in (b"x", b"y", b"z"):
+        put(name)
+    with pytest.raises(Ahead, match="one was set back"):
+        pair.tick()
+    with Wheel(pair.backup) as wheel:
+        assert sorted(m.payload for m in wheel.list()) == [b"a", b"b"]
+
+
+def test_the_lag_of_a_backup_that_takes_no_write_grows(pair: Pair) -> None:
+    with pair.wheel() as wheel:
+        wheel.enqueue(b"x", delay=10_000)
+        pair.settle(2)
+        wheel.enqueue(b"y", delay=10_000)
+        pair.clock.advance(60)
+        pair.close()
+        replay(open_directory(pair.backup, write=True))  # as each new try of a link does
+        lag = lag_of(open_directory(pair.primary, write=False), open_directory(pair.backup, write=False))
+        assert lag.size_bytes > 0
+        assert pair.clock.now_us() - lag.in_step_us >= 60 * US_PER_S

@@ -43,6 +43,13 @@ MUTANTS: list[Mutant] = [
         "of a move that only a copy has nothing is written where its message is over",
         "copy 0",
     ),
+    m(
+        "history-unseen",
+        "B1",
+        ALWAYS,
+        "a primary that was set back and went on is no primary of the copy",
+        "tests/sets/test_link_losses.py::test_a_primary_that_was_set_back_to_an_image_and_went_on_is_not_mixed_with_its_backup",
+    ),
     m("tick-after-promotion", "B3", NEVER, "no tick is written into a wheel of a higher epoch", "saga 0"),
     m("fork-unnoted", "B3", DROP, "a promotion notes what the new primary has of each writer", "saga 0"),
     m("fork-forgotten", "B3", ALWAYS, "what was in the new primary once is not given to it again", "saga 0"),

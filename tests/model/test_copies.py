@@ -1,0 +1,24 @@
+"""Some histories of a primary and its copy, with power cuts and kills at every step: nothing confirmed is lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.model.copies import history
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_copy_that_is_cut_anywhere_is_a_state_of_its_primary(seed: int) -> None:
+    stage = history(seed)
+    assert not stage.oracle.violations
+    assert stage.states
