@@ -1,7 +1,7 @@
 """Slot and lap files: one file for each second of a near lap, one file for a whole lap that is far.
 
-Messages wait in these files. `SlotFile` and `LapFile` know a file's name, its range of ids and its covered length; no
-other code parses such a name. `files_of` lists the files that a checkpoint names.
+Messages wait in these files. A `File` knows its name, its range of ids and its covered length; no other code
+parses such a name. `files_of` lists the files that a checkpoint names.
 
 Both kinds are runs of frames. Only the keeper writes them: it appends at the covered length and deletes whole files.
 The deal that makes a file is a part of its name, so no name is used for two files.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from filewheel.disk.checkpoint import Checkpoint, Covered
 from filewheel.format import layout
@@ -42,79 +42,29 @@ class Named(Protocol[Numbers]):
 
 
 @dataclass(frozen=True, slots=True)
-class SlotFile:
-    """The file of one second."""
+class File:
+    """The file of one second, or the one file of a lap."""
 
-    second: int
+    is_lap: bool
+    key: int
+    """The number of the file in a checkpoint: its second or lap."""
     lap: int
+    seconds: tuple[int, int]
+    """The seconds that belong to the file: from, to."""
     end: int
     """The covered length."""
     made: int
     """The deal that made it."""
-    is_lap: ClassVar[bool] = False
-
-    @property
-    def key(self) -> int:
-        """The number of the file in a checkpoint."""
-        return self.second
 
     @property
     def name(self) -> str:
         """The file's name in the wheel's directory."""
-        return layout.slot(self.lap, self.second, self.made)
+        return layout.lap_file(self.lap, self.made) if self.is_lap else layout.slot(self.lap, self.key, self.made)
 
     @property
     def floor(self) -> bytes:
         """The least id that belongs to the file."""
-        return id_floor(self.second * US_PER_S)
-
-    @property
-    def seconds(self) -> tuple[int, int]:
-        """The seconds that belong to the file: from, to."""
-        return self.second, self.second + 1
-
-    @property
-    def range(self) -> tuple[bytes, bytes]:
-        """The ids that belong to the file: from, to."""
-        return slot_floor(self.second), slot_floor(self.second + 1)
-
-    def among(self, named: Named[Numbers]) -> Numbers:
-        """Return the slots or laps of a checkpoint or a listing, for its kind: `file.key in file.among(checkpoint)`."""
-        return named.slots
-
-
-@dataclass(frozen=True, slots=True)
-class LapFile:
-    """The one file of a lap."""
-
-    lap: int
-    slots: int
-    """How many seconds a lap has."""
-    end: int
-    """The covered length."""
-    made: int
-    """The deal that made it."""
-    is_lap: ClassVar[bool] = True
-
-    @property
-    def key(self) -> int:
-        """The number of the file in a checkpoint."""
-        return self.lap
-
-    @property
-    def name(self) -> str:
-        """The file's name in the wheel's directory."""
-        return layout.lap_file(self.lap, self.made)
-
-    @property
-    def floor(self) -> bytes:
-        """The least id that belongs to the file."""
-        return id_floor(self.lap * self.slots * US_PER_S)
-
-    @property
-    def seconds(self) -> tuple[int, int]:
-        """The seconds that belong to the file: from, to."""
-        return self.lap * self.slots, (self.lap + 1) * self.slots
+        return id_floor(self.seconds[0] * US_PER_S)
 
     @property
     def range(self) -> tuple[bytes, bytes]:
@@ -124,28 +74,26 @@ class LapFile:
 
     def among(self, named: Named[Numbers]) -> Numbers:
         """Return the slots or laps of a checkpoint or a listing, for its kind: `file.key in file.among(checkpoint)`."""
-        return named.laps
+        return named.laps if self.is_lap else named.slots
 
 
-File = SlotFile | LapFile
-
-
-def slot_file(settings: Settings, second: int, covered: Covered) -> SlotFile:
+def slot_file(settings: Settings, second: int, covered: Covered) -> File:
     """Return the file of a second."""
-    return SlotFile(second, settings.lap_of(second), covered.end, covered.made)
+    return File(False, second, settings.lap_of(second), (second, second + 1), covered.end, covered.made)
 
 
-def lap_file(settings: Settings, lap: int, covered: Covered) -> LapFile:
+def lap_file(settings: Settings, lap: int, covered: Covered) -> File:
     """Return the file of a lap."""
-    return LapFile(lap, settings.slots, covered.end, covered.made)
+    seconds = lap * settings.slots, (lap + 1) * settings.slots
+    return File(True, lap, lap, seconds, covered.end, covered.made)
 
 
-def slot_files(settings: Settings, second: int, covered: Covered) -> list[SlotFile]:
+def slot_files(settings: Settings, second: int, covered: Covered) -> list[File]:
     """Return the file of a second; in doubt all of them."""
     return [slot_file(settings, second, one) for one in (*covered.others, covered)]
 
 
-def lap_files(settings: Settings, lap: int, covered: Covered) -> list[LapFile]:
+def lap_files(settings: Settings, lap: int, covered: Covered) -> list[File]:
     """Return the file of a lap; in doubt all of them."""
     return [lap_file(settings, lap, one) for one in (*covered.others, covered)]
 

@@ -22,7 +22,6 @@ from filewheel.disk.quarantine import bytes_in, items
 from filewheel.errors import Damaged
 from filewheel.format.pauses import Pauses
 from filewheel.format.record import ID, readable_records
-from filewheel.laps.slot import SlotFile
 from filewheel.laps.window import Span, spans_of
 from filewheel.lookup.front import Front
 from filewheel.lookup.snapshot import DEAD_FLOOR, WALK_BUDGET, Filter, Snapshot
@@ -174,7 +173,7 @@ class Counter:
         return self._dir.settings.lap_of(due_of(span.floor) // US_PER_S) if span.file is None else span.file.lap
 
     def _is_counted_with_lap(self, span: Span) -> bool:
-        return isinstance(span.file, SlotFile) and span.file.lap in self._both
+        return span.file is not None and not span.file.is_lap and span.file.lap in self._both
 
     def ids(self, span: Span) -> Iterator[bytes]:
         """Yield the pending ids of one file's time, those in the journals too."""
