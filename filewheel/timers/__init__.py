@@ -23,6 +23,7 @@ from filewheel.timers.simple_wheel import SimpleWheel
 from filewheel.timers.task import TimerTask
 from filewheel.timers.timer import Timer
 from filewheel.timers.unordered_list import UnorderedList
+from filewheel.timers.wheel_event_loop import WheelEventLoop
 
 __all__ = [
     "AsyncDelayQueue",
@@ -49,4 +50,5 @@ __all__ = [
     "TimerState",
     "TimerTask",
     "UnorderedList",
+    "WheelEventLoop",
 ]

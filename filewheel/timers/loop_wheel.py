@@ -85,18 +85,17 @@ class LoopWheel(TimeoutWheel):
             self._outside(True)  # it runs elsewhere, and has not called the wheel yet
         now = self.clock()
         delay = max(0.0, min(when - now, DAY_S))
-        loop, context = self.loop, self._context
-        if delay:
-            timer: asyncio.Handle = loop.call_later(delay, self._drive, context=context)
-        else:
-            timer = loop.call_soon(self._drive, context=context)
+        timer = self._call_after(delay) if delay else self.loop.call_soon(self._drive, context=self._context)
         before, was_s = self._timers, self._armed_s
         # Ctrl-C between two of these leaves a timer too many, which finds nothing to do.
-        self._timers = timer, loop.call_later(delay + AGAIN_S, self._drive, context=context)
+        self._timers = timer, self._call_after(delay + AGAIN_S)
         self._armed_s = when
         # The first one before is left to come if it is due: a loop that is busy would never call one that moves on.
         for one in before if was_s > now else before[1:]:
             one.cancel()
+
+    def _call_after(self, delay: float) -> asyncio.Handle:
+        return self.loop.call_later(delay, self._drive, context=self._context)
 
     def _drive(self) -> None:
         """Do what is due; then set the timers for the rest, also when a callback ends the loop."""
