@@ -25,9 +25,8 @@ LAP = NOW_S // 900
 NAMES = [
     layout.SETTINGS, layout.SETTINGS_COPY, layout.CHECKPOINT, layout.CHECKPOINT_OLD, layout.CHECKPOINT_TMP, layout.LOCK,
     layout.HINT, layout.BALLAST, layout.METRICS, layout.METRICS_TMP, layout.ROSTER, layout.ROSTER_TMP,
-    layout.ROSTER_LOCK, layout.FOLLOWS, layout.PROBE, layout.OVERFLOW, layout.OVERFLOW_TMP,
-    layout.REPEATS,
-    "retained/AAAAAAAA-000001.log", "journal/AAAAAAAA-000001.log", "journal/.AAAAAAAA-000001.tmp", "OWN SEGMENT",
+    layout.ROSTER_LOCK, layout.FOLLOWS, layout.PROBE, layout.REPEATS,
+    "journal/AAAAAAAA-000001.log", "journal/.AAAAAAAA-000001.tmp", "OWN SEGMENT",
     f"laps/{LAP + 5}.lap", f"laps/{LAP}/{LAP * 900 + 10}.slot", "NAMED LAP", "KEYS", "KEYS LOCK", "KEYS TMP",
     layout.key_file(layout.KEY_RECENT), layout.key_tmp(layout.KEY_RECENT),
     "quarantine/x.json", "quarantine/x.bin",
