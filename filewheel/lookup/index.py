@@ -108,10 +108,6 @@ class LoadedRuns:
         """Whether more ids are in memory than fit."""
         return self._runs.weight > IDS_MAX
 
-    def clear(self) -> None:
-        """Forget all runs."""
-        self._runs = Lru()
-
     def hold(self, run: FrameRun) -> None:
         """Count the ids of a run that is loaded, or has grown since."""
         self._runs.put(run, run, run.records)
