@@ -292,9 +292,10 @@ class Wheel(ScheduleChanges):
         Without a choice it takes all that has ended, and the whole history; with `ids`, a `topic` (or glob) or a `key`
         the history of the others stays. Nothing that is pending is removed. A keeper that runs does it beside its
         firing; else this call does. Programs that write meanwhile leave their journals within a fifth of a second. It
-        waits `timeout_s` for each of the two; a keeper or program that did not follow is among `unreached` then. So are
-        backups, files that cannot be read, what is meant and pending, and the bytes in quarantine unless `quarantine`
-        removes them. Cost: reads the journals and the headers of the laps, with a choice all messages; its deals.
+        waits `timeout_s` for the keeper, for these programs, and for backups; what did not follow is among `unreached`
+        then. So are files that cannot be read, what is meant and pending, and the bytes in quarantine unless
+        `quarantine` removes them. Cost: reads the journals and the headers of the laps, with a choice all messages; its
+        deals.
 
         Raises BadArgument, Unsafe, ReadOnly, WheelFull, Fenced, DiskError.
         """

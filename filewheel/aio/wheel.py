@@ -79,6 +79,22 @@ def _adopted(wheel: Wheel) -> Wheel:
     return wheel
 
 
+def _aside(
+    method: Callable[Concatenate[Wheel, P], T],
+) -> Callable[Concatenate[AsyncWheel, P], Coroutine[Any, Any, T]]:
+    """Return a method that calls the Wheel's in a thread of its own: it may take long. Cancelled, it ends first."""
+
+    async def call(self: AsyncWheel, /, *args: P.args, **options: P.kwargs) -> T:
+        wheel, _ = self._open()
+        thread = LoopThread("filewheel-aio-aside", self._path)
+        try:
+            return await thread.call(lambda: method(wheel, *args, **options))
+        finally:
+            await thread.finish(lambda: None)
+
+    return _named_like(method, call)
+
+
 def _named_like(method: Callable[..., object], call: F) -> F:
     update_wrapper(call, method).__qualname__ = f"AsyncWheel.{method.__name__}"
     return call
@@ -408,7 +424,7 @@ class AsyncWheel:
 
     # -- look ------------------------------------------------------------------------------------------------
 
-    purge = _reads(Wheel.purge)
+    purge = _aside(Wheel.purge)
     get = _reads(Wheel.get)
     peek = _reads(Wheel.peek)
     next_due = _reads(Wheel.next_due)

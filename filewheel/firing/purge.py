@@ -254,8 +254,10 @@ class _Purge:
         replace_file(self.dir.disk, layout.PURGED, layout.PURGED_TMP, b"", flush=False)
         segments = self._ended_segments()
         is_done = self._ask()
-        if in_use := [name for name in segments if self._is_in_use(name)]:
-            self._wait(lambda: not any(map(self._is_in_use, in_use)))
+        left = [name for name in segments if self.dir.disk.identity(name) is not None]
+        if is_done and left:
+            # They were in use when the holder came to them. Their programs go on in other ones.
+            self._wait(lambda: not any(map(self._is_in_use, left)))
             is_done = self._ask()
         ends = remove_ends(self.dir, self.choice.has_end)
         items = self._clean_quarantine() if quarantine else 0

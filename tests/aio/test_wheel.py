@@ -591,3 +591,24 @@ def test_an_async_wheel_takes_an_open_wheel_over_with_its_options_and_closes_it(
                 AsyncWheel(blocking, **wrong)  # type: ignore[arg-type]
 
     play(main())
+
+
+def test_reads_and_writes_go_on_while_a_purge_waits_for_another_program(wheel_dir: Path, play: Run) -> None:
+    async def main() -> None:
+        async with AsyncWheel(wheel_dir) as wheel:
+            purge = asyncio.create_task(wheel.purge(timeout_s=60))
+            assert await eventually_in_loop(lambda: (wheel_dir / "purged").exists())
+            id_ = await wheel.enqueue(b"x", delay=60)
+            assert await wheel.get(id_) is not None
+            assert not purge.done()
+            other.close()
+            assert await purge
+
+    async def eventually_in_loop(is_so: Callable[[], bool]) -> bool:
+        while not is_so():
+            await asyncio.sleep(0.01)
+        return True
+
+    other = Wheel(wheel_dir)
+    other.cancel(other.enqueue(b"gone", delay=60))
+    play(main())
