@@ -50,9 +50,9 @@ class Head:
     # -- coming in -------------------------------------------------------------------------------------------
 
     def _on_frame(self, frame: Frame, writer: str) -> None:
-        """Apply the records of a producer's frame that are below the frontier."""
+        """Apply the records of a producer's frame that are below the frontier, or end what is claimed."""
         frontier = self.ready.frontier
-        if frame.first >= frontier:
+        if frame.first >= frontier and not (frame.drops and self.claims):
             return
         puts, drops = records_of(frame)
         try:
@@ -73,11 +73,9 @@ class Head:
         unknown = []
         for drop in drops:
             id_ = drop[ID]
-            if id_ >= frontier:
-                continue  # read again, with its put, when that window is loaded
-            if id_ in self.claims:
+            if id_ in self.claims:  # first: the frontier may have gone back below it since  # mutant: claimed-above
                 self.cancelled.add(id_)
-            else:
+            elif id_ < frontier:  # the others are read again, with their puts, when that window is loaded
                 unknown.append(id_)
         if unknown:
             here = self.ready.discard(unknown)  # mutant: cancel-unseen

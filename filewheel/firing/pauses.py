@@ -2,13 +2,15 @@
 
 The keeper looks at paused.json when the mark in the file `begun` has changed since its last look: before a claim, and
 before a begin. A pause changes that mark after it is durable, as a cancel does, so once it has returned nothing that it
-holds begins. Claims also look ten times a second, in case the mark could not be written. A file that cannot be read
-leaves the pauses as they were: damage must not let a message go.
+holds begins. Claims also look ten times a second, in case the mark could not be written. A damaged file leaves the
+pauses as they were: damage must not let a message go. A read that fails is an error of the claim: what is paused is not
+known, and nothing begins.
 Invariant: `holds` answers by the newest file that could be read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 from filewheel.disk.directory import Directory
@@ -37,31 +39,32 @@ class KnownPauses:
             """What is paused now; replaced as a whole."""
 
     def drains(self) -> int:
-        """Return how often the wheel was drained, as the file says now. Never raises."""
-        self.look()
+        """Return how often the wheel was drained, as the file says now; as last read while that fails. Never raises."""
+        with contextlib.suppress(OSError):
+            self.look()
         return self.held.pauses.drains
 
     def look(self, *, is_marked: bool = True) -> bool:
-        """Read the file if it was replaced; return whether a pause has ended. Cost: one stat. Never raises.
+        """Read the file if it was replaced; return whether a pause has ended. Cost: one stat.
 
-        While the mark has not changed it looks ten times a second at most. After an error the pauses stay as they were;
-        the error is logged once.
+        While the mark has not changed it looks ten times a second at most. The pauses stay as they were where the file
+        is damaged, which is logged once. Raises OSError.
         """
         now_us = self._dir.env.clock.steady_us()
         if not is_marked and 0 <= now_us - self._looked_us < _LOOK_US:
             return False
-        self._looked_us = now_us
         disk, before = self._dir.disk, self.held.pauses
-        identity: object = None
+        identity = disk.identity(layout.PAUSED)
+        if identity == self._identity:
+            self._looked_us = now_us
+            return False
         try:
-            identity = disk.identity(layout.PAUSED)
-            if identity == self._identity:
-                return False
             self.held = PausedMessages(read_pauses(disk, self._dir.path))
-        except (Damaged, OSError) as exc:
+        except Damaged as exc:
+            self._looked_us = now_us
             if self._failed != (identity, str(exc)):
                 log.error("%s; paused as before: %s", exc, before)
             self._failed = identity, str(exc)
             return False
-        self._identity = identity
+        self._identity, self._looked_us = identity, now_us
         return any(self.held.pauses.find(pause) is None for pause in before)

@@ -241,3 +241,21 @@ def test_a_put_that_another_process_adds_of_what_was_cancelled_does_not_fire(
             clock.advance(2)
             assert [m.id for m in other.list()] == [m.id for m in keeper.claim()]
         assert wheel.get(stays) is not None
+
+
+def test_a_cancel_of_what_is_claimed_counts_though_the_frontier_went_back_below_it(
+    wheel_dir: Path, tmp_path: Path, clock: FakeClock
+) -> None:
+    """A message that another wheel had is added: what is due after it is read again from disk."""
+    with Wheel.create(tmp_path / "other", clock=clock) as other:
+        other.enqueue(b"earlier", delay=1)
+        added = list(other.list())
+    with Wheel(wheel_dir, clock=clock) as wheel, Keeper(wheel_dir, clock=clock, background=False) as keeper:
+        id_ = wheel.enqueue(b"x", delay=2)
+        clock.advance(3)
+        (message,) = keeper.claim(begun=False)
+        wheel.add(added)
+        assert wheel.cancel(id_)
+        assert [m.payload for m in keeper.claim(1)] == [b"earlier"]
+        keeper.give_back(message)
+        assert not keeper.claim()

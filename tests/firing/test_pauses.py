@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import random
 import threading
 from collections.abc import Iterator
@@ -12,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from filewheel import AsyncKeeper, AsyncWheel, Closed, Keeper, Message, MessageId, Pause, Wheel
+from filewheel import AsyncKeeper, AsyncWheel, Closed, DiskError, Keeper, Message, MessageId, Pause, Wheel
+from filewheel.disk.disk import SYSTEM
 from filewheel.disk.keeper_lock import holder
 from filewheel.laps.deal import Deal
 from filewheel.laps.window import Budget
 from filewheel.message import SCHEDULE, US_PER_S, to_datetime
-from tests.support import FakeClock, eventually
+from tests.support import FakeClock, FaultyDisk, eventually
 
 SMALL = Budget(records=64, bytes=1 << 20)
 NIGHTLY = {SCHEDULE: json.dumps({"name": "nightly", "when": "0 3 * * *"})}
@@ -146,6 +149,30 @@ def test_a_keeper_that_cannot_see_the_mark_sees_a_pause_with_its_next_look(wheel
         begun.write(mark)
     keeper.check_may_fire()
     assert not keeper.may_begin(id_)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.EACCES])
+@pytest.mark.parametrize("call", ["open", "identity"])
+def test_while_the_pauses_cannot_be_read_nothing_begins(wheel: Wheel, clock: FakeClock, call: str, number: int) -> None:
+    fails = 0
+
+    def fail(kind: str, name: str) -> None:
+        nonlocal fails
+        if fails and (kind, name) == (call, "paused.json"):
+            fails -= 1
+            raise OSError(number, os.strerror(number), name)
+
+    disk = SYSTEM.using(disk=lambda path: FaultyDisk(path, fail))
+    with Keeper(wheel.path, env=disk, clock=clock, background=False) as keeper:
+        keeper.claim()
+        wheel.pause(topic="t")
+        wheel.enqueue(b"held", topic="t")
+        free = wheel.enqueue(b"free")
+        for _ in range(2):
+            fails = 1
+            with pytest.raises(DiskError):
+                keeper.claim()
+        assert keeper.claim().ids == [free]
 
 
 def test_of_a_paused_schedule_only_the_occurrences_wait(wheel: Wheel, keeper: Keeper) -> None:

@@ -32,6 +32,8 @@ MUTANTS: list[Mutant] = [
       "tests/test_keeper.py::test_memory_for_what_is_due_is_bounded_and_firing_stays_in_order"),
     m("cancel-and-retry", "A2", NEVER, "a message that was cancelled while it ran is not put back",
       "tests/test_keeper.py::test_a_cancel_while_it_runs_keeps_it_from_being_retried"),
+    m("claimed-above", "F1", becomes("if id_ in self.claims and id_ < frontier:"), "a cancel of what is claimed counts, wherever the frontier is",
+      "tests/firing/test_head_agrees_with_looks.py::test_a_cancel_of_what_is_claimed_counts_though_the_frontier_went_back_below_it"),
     m("cancel-unseen", "F1", gives("set(unknown)"), "a cancel of what is in memory takes it out", "race retry 4 @874"),
     m("retry-unseen", "A1", NEVER, "a retry that is due before the frontier joins what is loaded",
       "race cancel 1 @96"),
