@@ -59,7 +59,7 @@ def before_a_key_is_entered(monkeypatch: pytest.MonkeyPatch, act: Callable[[], N
     take_keys = locks.take_keys
     acting = threading.local()
 
-    def take(held: locks.Held, hashes: Iterable[bytes], wait_s: float) -> frozenset[int]:
+    def take(held: locks.HeldLocks, hashes: Iterable[bytes], wait_s: float) -> frozenset[int]:
         if not getattr(acting, "is_so", False):
             acting.is_so = True
             act()
@@ -189,7 +189,7 @@ def test_what_two_threads_put_back_at_once_is_written_when_both_calls_have_retur
         first, has_lock, other_came = threading.current_thread(), threading.Event(), threading.Event()
         take_ids = locks.take_ids
 
-        def taking(held: locks.Held, ids: Iterable[bytes], wait_s: float) -> frozenset[int]:
+        def taking(held: locks.HeldLocks, ids: Iterable[bytes], wait_s: float) -> frozenset[int]:
             busy = take_ids(held, ids, wait_s)
             if threading.current_thread() is first:
                 has_lock.set()

@@ -294,7 +294,7 @@ def test_one_that_is_revived_between_the_look_and_the_lock_lives(
     take: Callable[..., frozenset[int]] = locks.take_ids
     moved: list[MessageId] = []
 
-    def late(held: locks.Held, ids: Any, wait_s: float) -> frozenset[int]:
+    def late(held: locks.HeldLocks, ids: Any, wait_s: float) -> frozenset[int]:
         if not moved:
             moved.append(MessageId(b"\0" * 16))
             moved[0] = timed.revive([dead], delay=10 * HOUR).moved[dead]

@@ -26,7 +26,7 @@ from filewheel import (
 from ..failure import USAGE, Failure
 from ..input.params import DURATION, ParamType
 from ..show.members import (
-    Copying,
+    CopyProgress,
     is_read_only,
     print_members,
     report_fields,
@@ -217,7 +217,7 @@ def _copy(out: Output, member: Member, status: SetStatus | None) -> LinkReport |
         out.note("A replicator is running, and makes the first copy")
         return None
     with interruptible(), Replicator(out.dir) as replicator, out.progress("copying") as progress:
-        reports = replicator.once(Copying(progress))
+        reports = replicator.once(CopyProgress(progress))
     return next((report for report in reports if report.wheel == member.wheel), None)
 
 

@@ -24,7 +24,7 @@ from ..show.calls import arguments_of, call_text, message_fields, overdue_advice
 from ..show.members import find_set, is_primary, set_fields, set_line
 from ..show.output import Output
 from ..show.pauses import held_fields, pause_rows, pause_text, pauses_of
-from ..show.picture import Ahead, draw_rows, draw_view
+from ..show.picture import CountsAhead, draw_rows, draw_view
 from ..show.progress import ProgressLine
 from ..show.runs import overview_words, run_words, running_of, state_fields
 from ..show.text import away, clip, count, full_time, safe, safe_block, show_bytes, size, width
@@ -105,7 +105,7 @@ command.add_command(inspect_files.journal)
 
 
 def _overview(out: Output, no_topics: bool) -> None:
-    ahead = Ahead(times.now_us())
+    ahead = CountsAhead(times.now_us())
     with out.wheel() as wheel:
         stats = wheel.stats()
         ahead.fill(wheel.histogram([to_datetime(us) for us in ahead.edges_us]))
@@ -155,7 +155,7 @@ def _most_first(item: tuple[str, int]) -> tuple[int, str]:
 def _headline(
     out: Output,
     stats: dict[str, Any],
-    ahead: Ahead,
+    ahead: CountsAhead,
     due: Overdue,
     next_us: int | None,
     advice: list[str],
@@ -197,7 +197,7 @@ def _paused_lines(pauses: Pauses | None, due: Overdue) -> list[str]:
     return lines
 
 
-def _panels(out: Output, ahead: Ahead, topics: dict[str, int]) -> list[str]:
+def _panels(out: Output, ahead: CountsAhead, topics: dict[str, int]) -> list[str]:
     blocks = out.blocks
 
     def style(text: str, role: str) -> str:

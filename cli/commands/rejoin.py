@@ -12,7 +12,7 @@ from filewheel import FilewheelError, find_primary, rejoin
 from filewheel.tools.refusals import check_rejoin
 
 from ..failure import Failure
-from ..show.members import Copying, set_roster_of
+from ..show.members import CopyProgress, set_roster_of
 from ..show.output import Output
 from ..show.text import count, safe
 from ..signals import interruptible
@@ -42,7 +42,7 @@ def command(out: Output, yes: bool, force: bool) -> None:
     if not out.ask(f"Make {out.dir} a backup{where}?", yes=yes):
         raise Failure("failed", "nothing was changed")
     with interruptible(), out.progress("rejoining") as progress:
-        result = rejoin(out.dir, force=force, progress=Copying(progress))
+        result = rejoin(out.dir, force=force, progress=CopyProgress(progress))
     if out.wants_json:
         fields = {"primary": result.primary, "kept": result.kept, "dropped": result.dropped, "notes": result.notes}
         out.record(fields)

@@ -15,7 +15,7 @@ from ..input.params import DURATION
 from ..notify import Service
 from ..show.following import Teller, Watch
 from ..show.logs import log_lines
-from ..show.members import Copying, report_fields, roster_of, work_text
+from ..show.members import CopyProgress, report_fields, roster_of, work_text
 from ..show.output import Column, Output
 from ..show.text import count
 from ..signals import Abort, Quit, Stop, interruptible
@@ -94,7 +94,7 @@ def _once(out: Output, interval_us: int) -> None:
         Replicator(out.dir, interval_s=interval_us / US_PER_S) as replicator,
         out.progress("replicating") as progress,
     ):
-        reports = replicator.once(Copying(progress))
+        reports = replicator.once(CopyProgress(progress))
     _print(out, reports)
     left = [report for report in reports if report.error or report.state != "following"]
     if left:

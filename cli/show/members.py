@@ -131,7 +131,7 @@ def set_line(status: SetStatus) -> str:
 # -- a copy that is made --------------------------------------------------------------------------------------
 
 
-class Copying:
+class CopyProgress:
     """The progress of the copies to all backups together; the library calls it from any thread."""
 
     def __init__(self, progress: ProgressLine) -> None:

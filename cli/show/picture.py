@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from filewheel.live.ahead import Ahead as Ahead
 from filewheel.live.ahead import BarRow
+from filewheel.live.ahead import CountsAhead as CountsAhead
 
 from .text import count, local, pad, width
 

@@ -20,7 +20,7 @@ _HINT = "a line is TICK start NAME DELAY, or TICK stop NAME"
 
 
 @dataclass(frozen=True)
-class Step:
+class TraceStep:
     """One line: at a tick, a timer starts with a delay in ticks, or stops (None)."""
 
     tick: int
@@ -28,9 +28,9 @@ class Step:
     delay: int | None
 
 
-def read_trace(lines: Iterable[str], path: str) -> list[Step]:
+def read_trace(lines: Iterable[str], path: str) -> list[TraceStep]:
     """Return the steps of a trace. Raises BadArgument with the number of the wrong line."""
-    steps: list[Step] = []
+    steps: list[TraceStep] = []
     started: set[str] = set()
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
@@ -53,11 +53,11 @@ def read_trace(lines: Iterable[str], path: str) -> list[Step]:
     return steps
 
 
-def _step(words: list[str]) -> Step:
+def _step(words: list[str]) -> TraceStep:
     if len(words) == 4 and words[1] == "start":
-        return Step(_number(words[0]), words[2], _number(words[3]))
+        return TraceStep(_number(words[0]), words[2], _number(words[3]))
     if len(words) == 3 and words[1] == "stop":
-        return Step(_number(words[0]), words[2], None)
+        return TraceStep(_number(words[0]), words[2], None)
     raise ValueError(f"{' '.join(words)[:40]!r} is no step")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from filewheel.timers import Entry, Hierarchical
 
-from .trace import Step
+from .trace import TraceStep
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def _shown(place: tuple[int, int] | None) -> str:
 class TracePlayer:
     """The wheel of a trace. `frames` plays it; after each the picture may be drawn from `wheel`."""
 
-    def __init__(self, steps: Sequence[Step], slots: int, levels: int) -> None:
+    def __init__(self, steps: Sequence[TraceStep], slots: int, levels: int) -> None:
         self._steps = list(steps)
         self.wheel: Hierarchical[str] = Hierarchical((slots,) * levels, now=steps[0].tick)
         self._entries: dict[str, Entry[str]] = {}
@@ -102,7 +102,7 @@ class TracePlayer:
         ]
         return moved + fired
 
-    def _do(self, step: Step) -> TraceEvent:
+    def _do(self, step: TraceStep) -> TraceEvent:
         if step.delay is None:
             entry = self._entries.pop(step.name, None)
             if entry is None or not self.wheel.stop(entry):

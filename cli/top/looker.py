@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from filewheel import Damaged, Ended, FilewheelError, Message, MessageId, Pause, Pauses, Run, StoredSchedule
-from filewheel.live.ahead import Ahead
+from filewheel.live.ahead import CountsAhead
 from filewheel.live.overview import live_fields
 from filewheel.live.pages import Query
 from filewheel.live.wheel_view import WheelView
@@ -42,7 +42,7 @@ class Sight:
     wanted: Wanted = Wanted()
     live: dict[str, Any] | None = None
     """As `live_fields` has it; None when the wheel cannot be read."""
-    ahead: Ahead | None = None
+    ahead: CountsAhead | None = None
     items: Sequence[Item] = ()
     next_id: MessageId | None = None
     """There is a next page, after this id."""

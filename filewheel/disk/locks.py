@@ -9,7 +9,8 @@ V1 A call that moves or cancels a pending message holds the lock of its id from 
 V2 The keeper puts messages back under these locks too, and never waits for one.
 Locks of keys are taken before those of ids, and each kind in ascending order.
 Format: docs/format.md, 13.
-Invariants: at most one call for one id is between check and frame. A lock that is held has a `Held` that releases it.
+Invariants: at most one call for one id is between check and frame. A lock that is held has a `HeldLocks`, which
+releases it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def open_made(disk: Disk, name: str) -> int:
         return disk.open(name, "rw")
 
 
-class Held:
+class HeldLocks:
     """Locks of files, in the order in which they were taken. Leaving its `with` releases them. Not thread-safe.
 
     A file is noted before its lock is taken, so an interrupt (Ctrl-C) leaves no lock that nobody releases. One that
@@ -113,7 +114,7 @@ def number_of(hash_: bytes) -> int:
     return hash_[0] * layout.KEY_LOCKS >> 8
 
 
-def take_keys(held: Held, hashes: Iterable[bytes], wait_s: float) -> frozenset[int]:
+def take_keys(held: HeldLocks, hashes: Iterable[bytes], wait_s: float) -> frozenset[int]:
     """Take the locks of keys, by their hashes; return the numbers of those held by others: decide nothing about them.
 
     Cost: about 10 µs for each of at most 16 locks. Raises DiskError.
@@ -126,7 +127,7 @@ def bucket_of(id_: bytes) -> int:
     return id_[-1] % layout.ID_BUCKETS
 
 
-def take_ids(held: Held, ids: Iterable[bytes], wait_s: float) -> frozenset[int]:
+def take_ids(held: HeldLocks, ids: Iterable[bytes], wait_s: float) -> frozenset[int]:
     """Take the locks of ids; return the buckets held by others: leave their ids unchanged.
 
     Cost: about 10 µs for each of at most 16 locks. Raises DiskError.
@@ -134,9 +135,9 @@ def take_ids(held: Held, ids: Iterable[bytes], wait_s: float) -> frozenset[int]:
     return frozenset([b for b in sorted({*map(bucket_of, ids)}) if not held.take(layout.id_lock(b), wait_s)])
 
 
-def holding_ids(directory: Directory, ids: Iterable[bytes]) -> Held:
+def holding_ids(directory: Directory, ids: Iterable[bytes]) -> HeldLocks:
     """Take the locks of ids, for a `with`; raise Locked when another process holds one for half a minute."""
-    held = Held(directory)
+    held = HeldLocks(directory)
     try:
         if take_ids(held, ids, WAIT_S):
             raise Locked(

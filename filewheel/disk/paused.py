@@ -14,7 +14,7 @@ from collections.abc import Callable
 from filewheel.disk.ballast import Ballast
 from filewheel.disk.directory import Directory, check_writable
 from filewheel.disk.disk import ForeignFile
-from filewheel.disk.locks import WAIT_S, Held
+from filewheel.disk.locks import WAIT_S, HeldLocks
 from filewheel.disk.replace import replace_file
 from filewheel.env import Disk
 from filewheel.errors import UNWRITTEN, Damaged, Locked, WheelFull, disk_error
@@ -61,7 +61,7 @@ def change_pauses(
 
 def _change(directory: Directory, change: Change, mend: bool, wait_s: float) -> tuple[Pauses, Pauses]:
     disk = directory.disk
-    with Held(directory) as held:
+    with HeldLocks(directory) as held:
         if not held.take(layout.PAUSED_LOCK, wait_s):
             raise Locked(
                 "another process is in the middle of a pause or a resume, and does not go on",

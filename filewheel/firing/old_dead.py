@@ -92,7 +92,7 @@ class OldDead:
             old = {put[ID]: topic_of(put) for put in islice(snapshot.puts(DEAD_FLOOR, end), AT_ONCE)}
         if not old:
             return False
-        with self._alone, locks.Held(store.dir) as held:
+        with self._alone, locks.HeldLocks(store.dir) as held:
             busy = locks.take_ids(held, old, 0)
             free = [id_ for id_ in old if locks.bucket_of(id_) not in busy]  # mutant: old-dead-unlocked
             there = self._keys.pending(free)  # mutant: old-dead-unlooked

@@ -208,7 +208,7 @@ class Settler:
         """Write settlements that do not contend, by the keys that each enters; return as `_settle_locking` does."""
         keys, number_of = self._keys, locks.number_of
         hashes = {key: keys.hash_of(key) for some in entered.values() for key in some}
-        with locks.Held(self._store.dir) as key_locks:
+        with locks.HeldLocks(self._store.dir) as key_locks:
             # mutant: key-waited-for
             busy = self._take(key_locks, lambda: locks.take_keys(key_locks, hashes.values(), 0))
             # mutant: key-busy-ignored
@@ -217,7 +217,7 @@ class Settler:
             holders = {key: holder.id for key, holder in looked.holders.items()}
             keys.flush_drops(looked, self._store.own)  # mutant: key-drop-unflushed-retry
             # Each thread lock stands in a `with` itself: Ctrl-C in a generator or an ExitStack leaves it held for ever.
-            with self._alone, locks.Held(self._store.dir) as held:  # mutant: id-own-threads
+            with self._alone, locks.HeldLocks(self._store.dir) as held:  # mutant: id-own-threads
                 # mutant: id-retry-unlocked id-waited-for
                 busy = self._take(held, lambda: locks.take_ids(held, free, 0))
                 with self._lock:  # mutant: settle-lock-kept
@@ -225,7 +225,7 @@ class Settler:
                     # mutant: id-busy-ignored
                     return self._write_locked([i for i in free if locks.bucket_of(i) not in busy], holders)
 
-    def _take(self, held: locks.Held, take: Callable[[], frozenset[int]]) -> frozenset[int]:
+    def _take(self, held: locks.HeldLocks, take: Callable[[], frozenset[int]]) -> frozenset[int]:
         """Take locks; return the numbers of those that another process has.
 
         The first use of a lock makes its file, which on a full disk takes the room of the ballast.

@@ -45,7 +45,7 @@ def check_policy(on_conflict: object) -> None:
 @contextlib.contextmanager
 def holding(keys: Keys, names: Iterable[str]) -> Iterator[None]:
     """Hold the locks of keys, or raise Locked when another process has one of them for half a minute."""
-    with locks.Held(keys.dir) as held:
+    with locks.HeldLocks(keys.dir) as held:
         hashes = {keys.hash_of(name): name for name in names}
         busy = locks.take_keys(held, hashes, locks.WAIT_S)
         if busy:
@@ -101,7 +101,7 @@ def put_all(
     results: list[MessageId | KeyHeld | Locked] = []
     units: dict[bytes, list[bytes]] = {}
     """The records of each written message: the drop of the one that it replaces, and its put."""
-    with one_call(keys.alone, path), locks.Held(keys.dir) as held:
+    with one_call(keys.alone, path), locks.HeldLocks(keys.dir) as held:
         numbers = locks.take_keys(held, hashes.values(), locks.WAIT_S)
         busy = {key for key, hash_ in hashes.items() if locks.number_of(hash_) in numbers} if numbers else ()
         looked = keys.look({k: h for k, h in hashes.items() if k not in busy} if busy else hashes)

@@ -51,7 +51,7 @@ def views(now_us: int) -> list[BarRow]:
     ]
 
 
-class Ahead:
+class CountsAhead:
     """The counts of the time ahead, between the edges that it chooses."""
 
     def __init__(self, now_us: int) -> None:

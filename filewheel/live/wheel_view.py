@@ -22,7 +22,7 @@ from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, FilewheelError, NoWheel, disk_errors
 from filewheel.format import layout
 from filewheel.format.pauses import Pauses
-from filewheel.live.ahead import Ahead
+from filewheel.live.ahead import CountsAhead
 from filewheel.live.backups import set_of
 from filewheel.live.health import MAX_LAG_S, Health, check_health
 from filewheel.live.pages import Page, Query, read_page
@@ -75,8 +75,8 @@ class _Opened:
         self.wheel.close()
         self.directory.disk.release()
 
-    def _ahead(self) -> Ahead:
-        ahead = Ahead(self.clock.now_us())
+    def _ahead(self) -> CountsAhead:
+        ahead = CountsAhead(self.clock.now_us())
         ahead.fill(self.wheel.histogram([to_datetime(us) for us in ahead.edges_us]))
         return ahead
 
@@ -177,7 +177,7 @@ class WheelView:
         """Return the next seconds. Raises FilewheelError."""
         return self._open().turning.get()
 
-    def ahead(self) -> Seen[Ahead]:
+    def ahead(self) -> Seen[CountsAhead]:
         """Return the time ahead: minute, hour, day and beyond. Raises FilewheelError."""
         return self._open().ahead.get()
 

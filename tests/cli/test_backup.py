@@ -16,7 +16,7 @@ from click.shell_completion import ShellComplete
 from cli.failure import failure_of
 from cli.main import cli
 from cli.show.following import Teller, status_line
-from cli.show.members import Copying, lag_text, member_fields, set_line, trouble_of, work_text
+from cli.show.members import CopyProgress, lag_text, member_fields, set_line, trouble_of, work_text
 from cli.show.output import Output
 from cli.show.progress import ProgressLine
 from filewheel import TooFewCopies
@@ -648,7 +648,7 @@ def test_the_work_of_a_replicator_in_words() -> None:
 
 def test_copies_that_are_made_side_by_side_are_one_progress() -> None:
     progress = ProgressLine("copying", None, None)
-    copying = Copying(progress)
+    copying = CopyProgress(progress)
     copying("/mnt/b", 10, 100)
     copying("/mnt/c", 0, 50)
     copying("/mnt/b", 30, 100)

@@ -15,7 +15,7 @@ import cli.show.progress
 from cli.demo.ring import HEIGHT, SLOTS, draw, place
 from cli.show import text
 from cli.show.output import Column, Output, _fitted
-from cli.show.picture import Ahead, bars, draw_rows, draw_view, lying_bar
+from cli.show.picture import CountsAhead, bars, draw_rows, draw_view, lying_bar
 from cli.show.progress import ProgressLine
 from filewheel import Histogram
 
@@ -156,8 +156,8 @@ def test_lying_bars_are_in_proportion() -> None:
 NOW = 1_800_000_000_500_000
 
 
-def _ahead(dues: list[int]) -> Ahead:
-    ahead = Ahead(NOW)
+def _ahead(dues: list[int]) -> CountsAhead:
+    ahead = CountsAhead(NOW)
     edges = ahead.edges_us
     counts = [sum(a <= d < b for d in dues) for a, b in itertools.pairwise(edges)]
     before, after = sum(d < edges[0] for d in dues), sum(d >= edges[-1] for d in dues)
@@ -174,7 +174,9 @@ def test_what_is_due_lands_in_its_bar_and_what_is_overdue_in_none() -> None:
     assert (minute[0], minute[1], minute[59], sum(minute)) == (1, 1, 1, 3)
     assert (hour[0], hour[1], sum(hour)) == (3, 1, 4)
     assert (day[0], sum(day)) == (4, 4)
-    ends = _ahead([view.end_us - 1 for view in Ahead(NOW).views] + [view.end_us for view in Ahead(NOW).views])
+    ends = _ahead(
+        [view.end_us - 1 for view in CountsAhead(NOW).views] + [view.end_us for view in CountsAhead(NOW).views]
+    )
     assert [sum(ends.counts(view)) for view in ends.views] == [1, 3, 5]
     assert dict(ahead.far()) == {
         "1 to 2 days": 0, "2 to 7 days": 1, "1 to 4 weeks": 0, "1 to 12 months": 0, "later": 0,

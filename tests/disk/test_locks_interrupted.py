@@ -115,7 +115,7 @@ def test_an_interrupt_before_each_line_of_a_create_does_not_keep_the_next_one_wa
 
 def test_locks_whose_release_was_interrupted_before_it_began_are_free_when_nobody_has_them(wheel_dir: Path) -> None:
     with Wheel(wheel_dir) as wheel:
-        held = locks.Held(directory.open_directory(wheel_dir, write=True))
+        held = locks.HeldLocks(directory.open_directory(wheel_dir, write=True))
         locks.take_ids(held, [wheel.enqueue(b"x", delay=60)], 0)
         assert held_below(wheel_dir)
         del held

@@ -162,7 +162,7 @@ def test_a_stopped_process_that_holds_the_lock_is_waited_for_so_long_and_no_long
     wheel: Wheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = open_directory(wheel.path, write=True)
-    with locks.Held(directory) as held:
+    with locks.HeldLocks(directory) as held:
         assert held.take(layout.PAUSED_LOCK, 0)
         with pytest.raises(Locked, match=r"in the middle of a pause.*kill the stopped process"):
             change_pauses(open_directory(wheel.path, write=True), lambda old: old.added(Pause()), wait_s=0)

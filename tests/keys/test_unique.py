@@ -33,7 +33,7 @@ from filewheel import (
 )
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM
-from filewheel.disk.locks import Held, number_of, take_keys
+from filewheel.disk.locks import HeldLocks, number_of, take_keys
 from filewheel.firing.housekeeper import TIDY_KEYS_US
 from filewheel.format import layout
 from filewheel.format.key_entries import ENTRY_BYTES, KeyEntry, UnreadableBytes, entries, listed, pack_entry
@@ -62,9 +62,9 @@ def bucket_of(path: Path, key: str) -> Path:
     return path / layout.key_file(keys.hash_of(key)[0])
 
 
-def lock_of(path: Path, key: str) -> Held:
+def lock_of(path: Path, key: str) -> HeldLocks:
     """Take the lock of a key, as a producer has it that was stopped in the middle of an enqueue."""
-    held = Held(open_directory(path, write=True))
+    held = HeldLocks(open_directory(path, write=True))
     assert not take_keys(held, [held._dir.settings.key_hash(key)], 0)
     return held
 

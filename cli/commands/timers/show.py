@@ -13,7 +13,7 @@ from ...show.output import Output
 from ...show.text import clip, count, safe
 from ...signals import interruptible
 from ...timers.picture import picture
-from ...timers.trace import Step, read_trace
+from ...timers.trace import TraceStep, read_trace
 from ...timers.turning import TraceEvent, TracePlayer
 from ...verb import verb
 
@@ -88,7 +88,7 @@ def _frame(out: Output, turning: TracePlayer, events: list[TraceEvent]) -> list[
     return lines + [clip("  " + safe(text), columns) for text in shown]
 
 
-def _steps(trace: str | None) -> list[Step]:
+def _steps(trace: str | None) -> list[TraceStep]:
     if trace is None:
         sample = _CHECKOUT / "data" / "samples" / _SAMPLE
         if sample.is_file():

@@ -16,7 +16,7 @@ from filewheel.kafka.node.cut_log import check_wheel, is_of_older_log, read_to, 
 from filewheel.kafka.node.intake import Understand
 from filewheel.kafka.node.owner import OpenWheel, PartitionWheel
 from filewheel.kafka.node.settings import NodeSettings
-from filewheel.kafka.node.transport import Follower, Polled, Transport
+from filewheel.kafka.node.transport import LogFollower, Polled, Transport
 from filewheel.kafka.node.watch import LogFigures
 from filewheel.kafka.node.watchdog import Unit
 from filewheel.kafka.partition.marker import Marker
@@ -39,7 +39,7 @@ class StandbyWheels:
         readable: Callable[[int, Marker], Marker] = lambda partition, marker: marker,
     ) -> None:
         self._transport = transport
-        self._follower: Follower = transport.follower()
+        self._follower: LogFollower = transport.follower()
         self._open_wheel = open_wheel
         self._understand = understand
         self._settings = settings

@@ -2,7 +2,7 @@
 
 confluent.py implements it with confluent-kafka, the tests with a cluster in memory. The service never sees a client.
 `RecordSource` reads as a member of the group. `Sink` is the way out of one partition: its records, then its marker.
-`Markers` reads what was published. `Follower` reads without a group, for the wheels of a standby.
+`Markers` reads what was published. `LogFollower` reads without a group, for the wheels of a standby.
 Invariant: an outcome never claims more than the cluster confirmed. What may or may not have happened is `UNDECIDED`,
 and only a marker that is read after the next `Sink.open` decides it.
 """
@@ -163,7 +163,7 @@ class RecordSource(Protocol):
         """Leave the group. Calls `Listener.revoked` for what is owned."""
 
 
-class Follower(Protocol):
+class LogFollower(Protocol):
     """Reads partitions of the delay topic and their markers outside of the group. All calls come from one thread."""
 
     def follow(self, starts: Mapping[int, tuple[int, int]]) -> None:
@@ -197,7 +197,7 @@ class Transport(Protocol):
     def source(self, listener: Listener) -> RecordSource: ...
     def sink(self, partition: int) -> Sink: ...
     def markers(self) -> Markers: ...
-    def follower(self) -> Follower: ...
+    def follower(self) -> LogFollower: ...
     def stamp(self) -> int | None:
         """Append a record to the topic of markers; return the broker's time of it, in ms. Raises ClusterError.
 

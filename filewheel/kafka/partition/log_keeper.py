@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from filewheel.errors import disk_errors
 from filewheel.format import layout
 from filewheel.format.record import CANCELLED, ID, pack_drop
-from filewheel.kafka.partition.losses import Losses
+from filewheel.kafka.partition.losses import KnownLosses
 from filewheel.keeper import Keeper
 from filewheel.keys import unique
 from filewheel.keys.index import KeyHolder
@@ -112,9 +112,9 @@ class LogKeeper(Keeper):
         with self._lock:
             self._head.ready.forget_from(ID_MIN)
 
-    def losses(self) -> Losses:
+    def losses(self) -> KnownLosses:
         """Return the losses of this wheel: those from now on are news. Cost: a listing. Raises OSError."""
-        return Losses(self._store)
+        return KnownLosses(self._store)
 
     def set_over(self, ids: Collection[bytes]) -> None:
         """Say which claimed messages are done, though their drops found no room: a log says so for good.

@@ -22,7 +22,7 @@ def lost_items(directory: Directory) -> frozenset[str]:
     return frozenset(str(item["item"]) for item in items(directory) if item.get("proven") is not False)
 
 
-class Losses:
+class KnownLosses:
     """The losses of one open wheel."""
 
     def __init__(self, store: Store) -> None:
