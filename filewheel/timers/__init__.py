@@ -14,14 +14,13 @@ from filewheel.timers.growing import Growing
 from filewheel.timers.hashed_ordered import HashedOrdered
 from filewheel.timers.hashed_unordered import HashedUnordered
 from filewheel.timers.hierarchical import Hierarchical
-from filewheel.timers.loop_wheel import LoopWheel, TimeoutScope
+from filewheel.timers.loop_wheel import LoopWheel, PeriodicTimeout, TimeoutScope
 from filewheel.timers.ordered_list import OrderedList
 from filewheel.timers.ordered_tree import OrderedTree
 from filewheel.timers.scheduled_executor import ScheduledExecutor, ScheduledFuture
 from filewheel.timers.scheme import Expire, Scheme, TickWheel
 from filewheel.timers.simple_wheel import SimpleWheel
-from filewheel.timers.task import TimerTask
-from filewheel.timers.timer import Timer
+from filewheel.timers.timer import Timer, TimerTask
 from filewheel.timers.unordered_list import UnorderedList
 from filewheel.timers.wheel_event_loop import WheelEventLoop
 
@@ -39,6 +38,7 @@ __all__ = [
     "LoopWheel",
     "OrderedList",
     "OrderedTree",
+    "PeriodicTimeout",
     "ScheduledExecutor",
     "ScheduledFuture",
     "Scheme",

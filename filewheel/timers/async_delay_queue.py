@@ -140,6 +140,15 @@ class AsyncDelayQueue(Generic[Item]):
             _set(woken)
         return [entry.item for entry in self._heap.clear()]
 
+    def __enter__(self) -> AsyncDelayQueue[Item]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncDelayQueue of {len(self)}>"
+
     def __len__(self) -> int:
         """Return how many items are in the queue, due or not."""
         return len(self._heap)

@@ -94,11 +94,12 @@ class DelayQueue(Generic[Item]):
                     if until_ns is not None and until_ns <= now_ns:
                         return None
                     if head is None or self._leader is not None:
-                        self._steady.wait(self._available, until_ns)
+                        self._available.wait(self._steady.wait_s(until_ns))
                         continue
                     self._leader = me
                     try:
-                        self._steady.wait(self._available, head.due if until_ns is None else min(head.due, until_ns))
+                        wakes_ns = head.due if until_ns is None else min(head.due, until_ns)
+                        self._available.wait(self._steady.wait_s(wakes_ns))
                     finally:
                         if self._leader == me:
                             self._leader = None
@@ -153,14 +154,13 @@ class DelayQueue(Generic[Item]):
             self._available.notify_all()
             return [entry.item for entry in self._heap.clear()]
 
-    def finish(self, *, at_once: bool = False) -> None:
-        """Take no further items; Closed is raised when the last one was taken, or at once.
+    def finish(self) -> None:
+        """Take no further items; Closed is raised when the last one was taken.
 
         Safe in a destructor, also in one that interrupts a call of this queue, and after a fork.
         """
         if self._owner.is_here:
             self._is_ending = True
-            self._is_closed = self._is_closed or at_once  # the items stay: the heap may be in the middle of a change
             # Not for ever: a destructor may run while its thread has the lock of another queue.
             if self._lock.acquire(timeout=1):
                 try:
@@ -176,6 +176,15 @@ class DelayQueue(Generic[Item]):
     def is_ending(self) -> bool:
         """Whether the queue takes no further items."""
         return self._is_ending or self._is_closed
+
+    def __enter__(self) -> DelayQueue[Item]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<DelayQueue of {len(self)}>"
 
     def __len__(self) -> int:
         """Return how many items are in the queue, due or not."""

@@ -14,13 +14,16 @@ import asyncio
 import math
 from collections.abc import Callable
 from contextvars import Context
-from typing import Any
+from functools import partial
+from typing import Any, TypeVarTuple
 
 from filewheel.checks import check_done, check_function, check_number, shown
 from filewheel.env import loop_time
 from filewheel.errors import BadArgument, Closed, OtherLoop
 from filewheel.native.compiled import LoopTimeout, TimeoutWheel
 from filewheel.native.timeouts import seconds
+
+Ts = TypeVarTuple("Ts")
 
 TICK_S = 0.01
 TICK_MIN_S, TICK_MAX_S = 1e-6, 1e6
@@ -62,6 +65,18 @@ class LoopWheel(TimeoutWheel):
         self._scopes = Context()  # that of the calls of `timeout`, which look at no variable
         if loop.is_closed():
             self._outside(True)
+
+    def call_every(
+        self, period: float, callback: Callable[[*Ts], object], /, *args: *Ts, context: Context | None = None
+    ) -> PeriodicTimeout:
+        """Call a function at each multiple of a period from now on, in seconds, until it is cancelled.
+
+        Multiples that are over when the loop comes to them are left out. A call that raises is reported, and the next
+        one comes. Raises as `call_later`, and BadArgument for a period that is not above 0.
+        """
+        check_number("period", period)
+        check_function("callback", callback)
+        return PeriodicTimeout(self, period, partial(callback, *args), context)
 
     def timeout(self, delay: float | None) -> TimeoutScope:
         """Return an async context manager that cancels its body after a delay in seconds, as `asyncio.timeout`.
@@ -136,8 +151,48 @@ class LoopWheel(TimeoutWheel):
         if is_start and self.loop.is_closed():
             raise Closed("the wheel's event loop is closed", hint="make a LoopWheel in the new loop")
 
+    def __enter__(self) -> LoopWheel:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.cancel_all()
+
     def __repr__(self) -> str:
         return f"<LoopWheel {len(self)} pending>"
+
+
+class PeriodicTimeout:
+    """A periodic call that was started by `LoopWheel.call_every`."""
+
+    def __init__(
+        self, wheel: LoopWheel, period: float, callback: Callable[[], object], context: Context | None
+    ) -> None:
+        self._wheel = wheel
+        self._period = period
+        self._callback = callback
+        self._timeout = wheel.call_later(period, self._call, context=context)
+
+    def _call(self) -> object:
+        due = self._timeout.when()
+        overran = max(0.0, self._wheel.clock() - due) // self._period
+        # First the next one: the callback may cancel it, or raise. It runs in the context of this call.
+        self._timeout = self._wheel.call_at(due + (1 + overran) * self._period, self._call)
+        return self._callback()
+
+    def cancel(self) -> None:
+        """Cancel all further calls."""
+        self._timeout.cancel()
+
+    def cancelled(self) -> bool:
+        """Return whether it was cancelled."""
+        return self._timeout.cancelled()
+
+    def when(self) -> float:
+        """Return when it is called next, as a time of the loop."""
+        return self._timeout.when()
+
+    def __repr__(self) -> str:
+        return f"<PeriodicTimeout every {self._period} s: {self._timeout!r}>"
 
 
 class TimeoutScope(asyncio.Timeout):  # type: ignore[misc]  # final, for those who would change what it does

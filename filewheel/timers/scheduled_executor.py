@@ -171,18 +171,15 @@ class ScheduledExecutor(Executor):
 
     def prestart(self) -> None:
         """Start a thread now, unless there are `max_workers`. Raises Forked, and DiskError if there is none at all."""
-        try:
-            self._add_thread()
-        except DiskError:
-            if not len(self._workers):
-                raise
-
-    def _add_thread(self) -> None:
         self._queue.check()
         if len(self._workers) < self._count and not self._queue.is_ending:
             with self._starting:
                 if len(self._workers) < self._count:  # another thread may have been here
-                    self._workers.start(partial(_work, self._queue))
+                    try:
+                        self._workers.start(partial(_work, self._queue))
+                    except DiskError:
+                        if not len(self._workers):
+                            raise
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no further calls; periodic tasks are cancelled, and with `cancel_futures` all that is pending.
@@ -197,6 +194,9 @@ class ScheduledExecutor(Executor):
                 future.cancel()
         if wait:
             self._workers.join()
+
+    def __repr__(self) -> str:
+        return f"<ScheduledExecutor: {len(self)} pending>"
 
     def __len__(self) -> int:
         """Return how many calls are pending."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from filewheel.checks import check_function, check_number, shown, span_us
-from filewheel.env import Clock, Condition
+from filewheel.env import Clock
 from filewheel.errors import BadArgument, Closed, Forked, Reentered
 
 Result = TypeVar("Result")
@@ -78,10 +78,6 @@ class Steady:
         if until_ns is None or self._watch is not None:  # a fake clock calls back: seconds of its own mean nothing
             return WAIT_MAX_S
         return min(max(0, until_ns - self.now_ns()) / NS_PER_S, WAIT_MAX_S)
-
-    def wait(self, condition: Condition, until_ns: int | None) -> None:
-        """Wait for a notification, at most until a time. It may return earlier. The condition's lock is held."""
-        condition.wait(self.wait_s(until_ns))
 
 
 class OwnerProcess:

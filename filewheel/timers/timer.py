@@ -9,24 +9,24 @@ Invariants: one thread touches the scheme; who takes a task out of `pending` cal
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
+import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from functools import partial
-from types import TracebackType
 from typing import Any, ParamSpec
 
-from filewheel.checks import check_whole, shown
+from filewheel.checks import check_done, check_whole, shown
 from filewheel.env import SYSTEM_CLOCK, Clock, Event
 from filewheel.errors import BadArgument, TooManyTimers
-from filewheel.timers.entry import EXPIRED, STOPPED, Entry
+from filewheel.timers.entry import EXPIRED, PENDING, STOPPED, Entry
 from filewheel.timers.growing import Growing
 from filewheel.timers.scheme import Scheme, TickWheel
 from filewheel.timers.steady import Delay, OwnerProcess, Steady, bound, delay_ns, period_ns
-from filewheel.timers.task import TimerTask, call_logged, check_executor, submit
 from filewheel.timers.workers import Workers
 
 NEW_PER_TURN = 100_000
@@ -36,6 +36,28 @@ QUEUED_MOST = 4096
 AWAKE = -math.inf
 """As `wakes_ns`: the thread looks at the queues before it sleeps."""
 P = ParamSpec("P")
+log = logging.getLogger(__name__)
+
+
+class TimerTask:
+    """A function that is called at `.due_ns` of the steady clock; `.state` is PENDING, EXPIRED or STOPPED."""
+
+    __slots__ = ("__weakref__", "_driver", "due_ns", "entry", "period_ns", "state")
+
+    def __init__(self, driver: _Driver, due_ns: int, period_ns: int) -> None:
+        self._driver = driver
+        self.due_ns = due_ns
+        self.period_ns = period_ns
+        """From due to due; 0 for one call."""
+        self.state = PENDING
+        self.entry: Entry[TimerTask] | None = None
+
+    def cancel(self) -> bool:
+        """Cancel this: True if it was pending and so is not called any more; False if it expired or was cancelled."""
+        return self._driver.cancel(self)
+
+    def __repr__(self) -> str:
+        return f"<TimerTask due {self.due_ns} {self.state.value}>"
 
 
 class Timer:
@@ -60,7 +82,8 @@ class Timer:
 
         Raises BadArgument.
         """
-        check_executor(executor)
+        if executor is not None and not callable(getattr(executor, "submit", None)):
+            raise BadArgument(f"executor has a method submit, which {shown(executor)} has not")
         limit = None if max_pending is None else check_whole("max_pending", max_pending)
         if not (isinstance(scheme, type) and issubclass(scheme, Scheme)):
             raise BadArgument(f"scheme is a class of filewheel.timers, not {shown(scheme)}", hint="Timer(Growing)")
@@ -102,9 +125,7 @@ class Timer:
     def __enter__(self) -> Timer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __len__(self) -> int:
@@ -245,3 +266,43 @@ class _Driver:
         """Call what is due, and no more: the interpreter exits."""
         self._is_last = True
         self._changed.set()
+
+
+def submit(executor: Executor, call: Callable[[], Any], then: Callable[[], object]) -> None:
+    """Have an executor call the function of a timer, then call another. It is logged if that is refused, now or in the
+    executor.
+    """
+    try:
+        future = executor.submit(call_logged, call)
+        if isinstance(future, Future):
+            future.add_done_callback(partial(_submitted, call, then))
+            return
+    except Exception:
+        tell("an executor refused the function of a timer: %s", call)
+    then()
+
+
+def _submitted(call: Callable[[], Any], then: Callable[[], object], future: Future[None]) -> None:
+    if future.cancelled():
+        tell("an executor cancelled the function of a timer: %s", call)
+    elif exc := future.exception():  # no error of the function: a pool of processes could not send it, or broke
+        tell("an executor could not call the function of a timer: %s", call, exc)
+    then()
+
+
+def call_logged(call: Callable[[], Any]) -> None:
+    """Call a function. An error that it raises is logged: it harms no other timer."""
+    try:
+        check_done("it", call())
+    except BaseException:  # also SystemExit: a thread of timers does not end by one of them
+        tell("the function of a timer raised: %s", call)
+
+
+def tell(text: str, call: object, exc: BaseException | bool = True) -> None:
+    """Log what became of a call, with an error, by default the one that is handled. What a handler of the log raises is
+    printed: it ends no thread.
+    """
+    try:
+        log.error(text, call, exc_info=exc)
+    except BaseException:
+        traceback.print_exc()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import TypeVarTuple
 
+from filewheel.checks import shown
 from filewheel.native.compiled import LoopTimeout
 from filewheel.timers.loop_wheel import TICK_S, LoopWheel
 
@@ -62,3 +63,8 @@ class _WheelInLoop(LoopWheel):
 
     def _returned(self, value: object) -> None:
         pass
+
+    def _refuse(self, name: str, value: object) -> None:
+        if name == "callback":
+            raise TypeError(f"coroutines cannot be used with call_later() and call_at(), nor {shown(value)}")
+        super()._refuse(name, value)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from filewheel import BadArgument, Closed, Reentered
-from filewheel.env import Condition
 from filewheel.testing import FakeClock
 from filewheel.timers import DelayQueue
 from tests.timers.support import InThread, soon
@@ -35,6 +34,14 @@ def test_items_leave_in_the_order_of_due_times_and_none_before_its_own() -> None
     assert queue.drain_to(drained) == 1
     assert drained == ["before", "b", "c"]
     assert (len(queue), queue.peek(), queue.next_due_ns()) == (0, None, None)
+
+
+def test_the_end_of_a_with_closes_a_queue() -> None:
+    with DelayQueue[str]() as queue:
+        queue.put("a", 3_600)
+        assert repr(queue) == "<DelayQueue of 1>"
+    with pytest.raises(Closed):
+        queue.put("b")
 
 
 def test_an_item_that_was_removed_does_not_leave() -> None:
@@ -82,13 +89,13 @@ def test_a_leader_that_leaves_hands_over_to_a_follower() -> None:
 def test_a_new_head_wakes_one_thread_and_an_item_behind_it_wakes_none() -> None:
     queue: DelayQueue[int] = DelayQueue()
     waits: list[int | None] = []
-    wait = queue._steady.wait
+    wait_s = queue._steady.wait_s
 
-    def counted(condition: Condition, until_ns: int | None) -> None:
+    def counted(until_ns: int | None) -> float:
         waits.append(until_ns)
-        wait(condition, until_ns)
+        return wait_s(until_ns)
 
-    queue._steady.wait = counted  # type: ignore[method-assign]
+    queue._steady.wait_s = counted  # type: ignore[method-assign]
     takers = [InThread(queue.take) for _ in range(4)]
     soon(lambda: waiting(queue) == 4)
     assert waits == [None] * 4

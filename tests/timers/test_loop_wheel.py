@@ -235,6 +235,69 @@ def test_without_a_loop_or_with_wrong_arguments_the_error_names_the_argument(mak
     run(body, make)
 
 
+def test_a_periodic_call_comes_at_each_period_that_the_loop_did_not_overrun(make: Any) -> None:
+    async def body(wheel: Any) -> None:
+        loop: Any = asyncio.get_running_loop()
+        called: list[tuple[str, int]] = []
+        reported: list[Any] = []
+        begun = loop.time()
+        loop.set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+
+        def call(name: str) -> None:
+            called.append((name, round(loop.time() - begun)))
+            if len(called) == 2:
+                loop.now += 25  # and nobody waits for that
+            if len(called) == 4:
+                raise ValueError
+            if len(called) == 6:
+                periodic.cancel()
+
+        periodic = wheel.call_every(10, call, "x")
+        assert periodic.when() == begun + 10
+        assert len(wheel) == 1
+        await asyncio.sleep(200)
+        assert called == [("x", at) for at in (10, 20, 45, 50, 60, 70)]
+        assert [type(error) for error in reported] == [ValueError]
+        assert periodic.cancelled()
+        assert len(wheel) == 0
+
+    run(body, make)
+
+
+def test_a_periodic_call_runs_in_the_context_of_its_start(make: Any) -> None:
+    async def body(wheel: Any) -> None:
+        seen: list[str] = []
+        VARIABLE.set("at the start")
+        periodic = wheel.call_every(1, lambda: seen.append(VARIABLE.get()))
+        VARIABLE.set("later")
+        await asyncio.sleep(3.5)
+        periodic.cancel()
+        given = contextvars.Context()
+        given.run(VARIABLE.set, "given")
+        with wheel:
+            wheel.call_every(1, lambda: seen.append(VARIABLE.get()), context=given)
+            await asyncio.sleep(2.5)
+        await asyncio.sleep(5)
+        assert seen == ["at the start"] * 3 + ["given"] * 2
+        assert len(wheel) == 0
+
+    run(body, make)
+
+
+@pytest.mark.parametrize("period", [0, -1, float("nan"), float("inf"), "1", None])
+def test_a_period_that_is_none_is_refused(make: Any, period: Any) -> None:
+    async def nothing() -> None: ...
+
+    async def body(wheel: Any) -> None:
+        with pytest.raises(BadArgument, match="period"):
+            wheel.call_every(period, print)
+        with pytest.raises(BadArgument, match="callback"):
+            wheel.call_every(1, nothing)
+        assert len(wheel) == 0
+
+    run(body, make)
+
+
 def test_errors_that_are_a_runtime_error_in_asyncio_are_one_here(make: Any) -> None:
     loop = FakeTimeLoop()
     wheel = make(loop)

@@ -443,7 +443,7 @@ def test_a_hundred_thousand_timers_that_are_started_and_cancelled_leave_nothing(
     timer.call_later(0, int)
     soon(lambda: not driver._new and not driver._cancelled and not len(timer))
     gc.collect()
-    left = [one for one in gc.get_objects() if isinstance(one, TimerTask) and one._timer is driver]
+    left = [one for one in gc.get_objects() if isinstance(one, TimerTask) and one._driver is driver]
     assert len(left) <= 128  # shells of the heap
     timer.close()
 

@@ -107,8 +107,11 @@ def test_what_asyncio_refuses_is_refused_with_an_error_of_the_same_kind() -> Non
             loop.call_later(None, print)
         with pytest.raises(TypeError):
             loop.call_at(None, print)
+        for delay in (0, 60):
+            with pytest.raises(TypeError, match="coroutines cannot be used"):
+                loop.call_later(delay, main)
 
-    run(main())
+    run(main(), debug=True)
     loop = WheelEventLoop()
     handle = loop.call_later(60, print)
     loop.close()
