@@ -12,9 +12,9 @@ import inspect
 import os
 import sys
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from filewheel.errors import BadArgument
 
@@ -33,8 +33,7 @@ _HANDED_BACK: dict[type, str] = {
     types.CoroutineType: AWAIT,
     types.GeneratorType: _LOOP_OVER,
     types.AsyncGeneratorType: _LOOP_OVER,
-    map: _LOOP_OVER,
-    filter: _LOOP_OVER,
+    **dict.fromkeys((map, filter, zip, enumerate), _LOOP_OVER),
     contextlib._GeneratorContextManager: _ENTER,
     contextlib._AsyncGeneratorContextManager: _ENTER,
     types.FunctionType: _CALL,
@@ -43,6 +42,8 @@ _HANDED_BACK: dict[type, str] = {
     functools.partial: _CALL,
 }
 """What a function may hand back in place of its work, and how the work is done."""
+_SIGNS = ("__await__", "add_done_callback", "communicate", "is_alive")
+"""Methods of work that may go on: of awaitables, futures, processes and threads."""
 
 
 def shown(value: object) -> str:
@@ -228,12 +229,39 @@ def check_function(name: str, function: object) -> None:
 
 
 def check_done(who: str, value: object) -> None:
-    """Raise TypeError for a value that a function has handed back in place of its work; a coroutine is closed."""
+    """Raise TypeError for a value that a function has handed back in place of its work, or that has such a value in it.
+
+    Coroutines are closed. Cost: the kind of each item of a list, tuple, set or dict.
+    """
+    inside: Collection[object] = ()
+    if type(value) is dict:
+        inside = value.values()
+    elif type(value) in (list, tuple, set, frozenset):
+        inside = cast(Collection[object], value)
+    kinds = {type(value), *map(type, inside)}
+    left = [one for one in (value, *inside) if _left(one)] if any(map(_may_be_left, kinds)) else []
+    for one in left:
+        if isinstance(one, types.CoroutineType):
+            one.close()  # or Python warns that it was never awaited
+    if left:
+        raise TypeError(f"{who} returned work that is not done, {_left(left[0])}")
+
+
+def _may_be_left(kind: type) -> bool:
+    """Return whether a value of this kind may be work that is not done."""
+    return kind in _HANDED_BACK or any(hasattr(kind, sign) for sign in _SIGNS)
+
+
+def _left(value: object) -> str:
+    """Return how the work is done that a value stands for; "" when there is none left."""
     kind = type(value)
-    what = _HANDED_BACK.get(kind, "")
-    if not what and (hasattr(kind, "__await__") or hasattr(kind, "add_done_callback")):
-        what = "a future: wait for its result"
-    if isinstance(value, types.CoroutineType):
-        value.close()  # or Python warns that it was never awaited
-    if what:
-        raise TypeError(f"{who} returned work that is not done, {what}")
+    if kind in _HANDED_BACK:
+        return _HANDED_BACK[kind]
+    if hasattr(kind, "__await__") or hasattr(kind, "add_done_callback"):
+        return "a future: wait for its result"
+    if hasattr(kind, "communicate") and getattr(value, "returncode", 0) is None:
+        return "a process: wait for its end"
+    is_thread = hasattr(kind, "is_alive") and hasattr(kind, "join")
+    if is_thread and (getattr(value, "ident", 0) is None or cast(Any, value).is_alive()):
+        return "a thread or process: start it, and wait for its end"
+    return ""

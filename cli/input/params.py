@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import calendar
 import json
+import os
 import re
 import time
 from dataclasses import dataclass
@@ -64,6 +65,22 @@ def _offset_s(epoch_s: int) -> int:
 
 
 LOCAL = Local()
+_POSIX_ZONE = re.compile(r"(<[^>]+>|[A-Za-z]{3,})[+-]?\d")
+
+
+def check_own_zone() -> None:
+    """Raise BadArgument when TZ names a zone that this machine does not have: the system takes UTC then, and is silent."""
+    name = os.environ.get("TZ", "").lstrip(":")
+    if not name or name == "localtime" or name.startswith("/") or _POSIX_ZONE.match(name):
+        return
+    from filewheel.schedules.zone import Zone  # most machines have no TZ, and most commands read no local time
+
+    try:
+        Zone(name)
+    except BadArgument as exc:
+        raise BadArgument(
+            f"TZ={name}: {exc.what}", hint="a name of `timedatectl list-timezones`, or install tzdata"
+        ) from exc
 
 
 @dataclass(frozen=True)
@@ -84,7 +101,10 @@ def read_time(text: str, now_us: int | None = None, zone: tzinfo = LOCAL) -> Whe
         raise
     except (OverflowError, ValueError, OSError):  # outside the calendar
         raise BadArgument(f"{text!r} is outside of the years 1970 to 9999") from None
-    return When(due_us, _names_no_zone(text.strip()))
+    is_local = _names_no_zone(text.strip())
+    if is_local and zone is LOCAL:
+        check_own_zone()
+    return When(due_us, is_local)
 
 
 def _names_no_zone(text: str) -> bool:

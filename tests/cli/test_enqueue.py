@@ -397,3 +397,19 @@ def test_words_that_name_no_time_for_a_message_enqueue_nothing(fw: Fw, option: s
 def test_a_timeout_of_nothing_is_refused_and_nothing_is_enqueued(fw: Fw) -> None:
     assert "--timeout" in fw("enqueue", "--in", "1h", "--timeout", "0", "x", code=2).err
     assert fw.pending() == []
+
+
+@pytest.mark.parametrize("named", ["Nowhere/City", ":US/Nowhere", "Nonsense"])
+def test_a_zone_that_this_machine_lacks_is_not_taken_for_utc(
+    fw: Fw, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    """The C library takes it for UTC, without a word."""
+    monkeypatch.setenv("TZ", named)
+    for args in (["enqueue", "--at", "09:00", "x"], ["schedule", "load", "-"]):
+        failed = fw(*args, stdin="@daily a\n", code=2)
+        assert f"TZ={named.lstrip(':')}" in failed.err
+    fw("enqueue", "--in", "5m", "x")
+    fw("enqueue", "--at", "2027-07-01T09:00+02:00", "x")
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    fw("enqueue", "--at", "09:00", "x")
+    assert len(fw.pending()) == 3

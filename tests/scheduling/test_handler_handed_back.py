@@ -10,6 +10,7 @@ import concurrent.futures
 import contextlib
 import functools
 import logging
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,12 @@ HANDED_BACK: dict[str, Callable[..., Any]] = {
     "function": without_parentheses(work),  # type: ignore[arg-type]
     "partial": lambda name: functools.partial(done.append, name),
     "method": lambda name: done.append,
+    "list of coroutines": lambda name: [work(name), work(name)],
+    "tuple of a map": lambda name: (1, map(done.append, [name])),
+    "dict of coroutines": lambda name: {name: work(name)},
+    "set of futures": lambda name: {concurrent.futures.Future()},
+    "zip": lambda name: zip([name], map(done.append, [name]), strict=True),
+    "thread that was not started": lambda name: threading.Thread(target=done.append, args=(name,)),
 }
 
 

@@ -22,7 +22,7 @@ from ... import times
 from ...failure import Failure
 from ...input.crontab import LINE_BYTES_MAX, BadCronLine, CronJob, Crontab, is_system_crontab
 from ...input.lines import read_lines, stdin
-from ...input.params import DURATION
+from ...input.params import DURATION, check_own_zone
 from ...input.terms import terms_of
 from ...show.calls import when_of
 from ...show.output import Column, Output
@@ -87,6 +87,8 @@ def load(
     if file == "-" and prune and source is None:
         raise click.UsageError("--prune of stdin needs the --source that it was loaded with before")
     named = source if source is not None else "" if file == "-" else os.path.abspath(file)
+    if tz is None:
+        check_own_zone()
     zone = Zone(tz).name if tz is not None else "UTC" if not time.daylight and time.timezone == 0 else ""
     with _opened(file) as stream:
         ending = _LastLine(stream)

@@ -23,7 +23,7 @@ MUTANTS: list[Mutant] = [
     m("doubt-unmarked", "B4", DROP, "so is a wheel whose checkpoint cannot be read, before it deals again",
       "tests/sets/test_giving_counts.py::test_what_a_wheel_deals_again_without_a_checkpoint_counts_once"),
     m("repeats-no-drop", "B4", gives("False"), "and is written to the file that may hold the other",
-      "tests/test_keeper.py::test_in_a_set_a_message_that_lies_in_two_journals_and_fired_stays_gone"),
+      "tests/test_keeper.py::test_a_message_that_was_given_back_while_the_keeper_ran_and_fired_stays_gone"),
     m("ready-twice", "B4", DROP, "a message that arrives twice waits in memory once",
       "tests/test_keeper.py::test_a_message_that_is_added_again_while_it_waits_in_memory_fires_once"),
     m("added-twice", "B4", NEVER, "a pending message is not added again",
