@@ -256,7 +256,7 @@ class Reader:
         edges_us = [bound_us("an edge", e) for e in check_items("edges", edges)]
         if edges_us != sorted(edges_us):
             raise BadArgument("edges are times in rising order")
-        with self.snapshot() as snapshot:
+        with disk_errors(self.path), self.snapshot() as snapshot:
             return histogram_of(self._dir, snapshot, edges_us)
 
     def running(self) -> Running:
@@ -377,7 +377,7 @@ class Reader:
         except Damaged:
             pauses = Pauses()
         begun = read_begun(self._dir)
-        with self.snapshot() as snapshot:
+        with disk_errors(self.path), self.snapshot() as snapshot:
             return overdue_in(self._dir, snapshot, pauses, now_us, begun)
 
     def topics(self, progress: Progress | None = None) -> dict[str, int]:

@@ -141,7 +141,7 @@ def test_a_repair_that_cannot_open_a_slot_raises_and_leaves_the_file(wheel_dir: 
     assert payloads(wheel_dir) == [b"20", b"30", b"950"]
 
 
-@pytest.mark.parametrize("code", [errno.EACCES, errno.ESTALE, errno.EINTR], ids=errno.errorcode.__getitem__)
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE, errno.EINTR], ids=errno.errorcode.__getitem__)
 def test_a_checkpoint_that_cannot_be_opened_for_a_moment_brings_nothing_back(wheel_dir: Path, code: int) -> None:
     clock = FakeClock()
     with_slots(wheel_dir, clock)
@@ -164,6 +164,61 @@ def test_verify_without_room_for_another_open_file_finds_no_damage_but_raises(wh
         disk = failing_once("open", pattern, errno.EMFILE)
         with pytest.raises(DiskError, match="too many open files"):
             verify(open_directory(wheel_dir, write=False, env=SYSTEM.using(disk=disk)))
+
+
+LOOKS: dict[str, Callable[[Wheel], object]] = {
+    "peek": lambda wheel: [m.payload for m in wheel.peek(5)],
+    "list": lambda wheel: [m.payload for m in wheel.list()],
+    "dead": lambda wheel: [m.payload for m in wheel.dead()],
+    "stats": lambda wheel: (wheel.stats().pending, wheel.stats().dead),
+    "topics": lambda wheel: wheel.topics(),
+    "histogram": lambda wheel: wheel.histogram([0, 1 << 33]),
+    "overdue": lambda wheel: wheel.overdue(),
+    "next_due": lambda wheel: wheel.next_due(),
+}
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EUCLEAN, errno.ENXIO, errno.ELOOP, errno.ENOTDIR, errno.EMFILE])
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_look_that_meets_an_error_of_an_open_raises_it_and_the_next_one_sees_all(
+    wheel_dir: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, look: str, code: int
+) -> None:
+    """Each open and each fstat of the look fails in turn, as the system reports it."""
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        for delay in (0, 5, 5000):
+            wheel.enqueue(b"%d" % delay, delay=delay, topic="t")
+    with Keeper(wheel_dir, clock=clock, background=False) as keeper:
+        keeper.bury(keeper.claim()[0], reason="bad")
+    left, failed = [0], [""]
+
+    def failing(call: Callable[..., object]) -> Callable[..., object]:
+        def fails(what: object, *args: object, **options: object) -> object:
+            left[0] -= 1
+            if left[0] == 0:
+                failed[0] = f"{call.__name__} {what}"
+                raise OSError(code, os.strerror(code), str(what))
+            return call(what, *args, **options)
+
+        return fails
+
+    answer, raises = LOOKS[look], 0
+    with Wheel(wheel_dir, clock=clock) as wheel:
+        right = answer(wheel)
+    monkeypatch.setattr(os, "open", failing(os.open))
+    monkeypatch.setattr(os, "fstat", failing(os.fstat))
+    for n in range(1, 60):
+        left[0], failed[0] = 0, ""
+        with Wheel(wheel_dir, clock=clock) as wheel:
+            left[0] = n
+            try:
+                found = answer(wheel)
+            except DiskError:
+                raises, found = raises + 1, right
+            left[0] = 0
+            assert (found, answer(wheel)) == (right, right), failed[0]
+        if not failed[0]:
+            break
+    assert raises > 4
 
 
 # -- other wheels -----------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from filewheel.disk.disk import NO_DIRECTORY, is_unreadable
+from filewheel.disk.disk import NO_DIRECTORY, ForeignFile, is_unreadable
 from filewheel.disk.replace import put_in_place, write_aside
 from filewheel.env import Disk
 from filewheel.errors import Damaged, said
@@ -304,16 +304,16 @@ def read_checkpoint_file(disk: Disk, name: str, seeds: Seeds, lap_of: LapOf, pat
     """
     try:
         fd = disk.open(name, "r")
-    except OSError as exc:
-        if not is_unreadable(exc):  # mutant: moment-is-doubt
-            raise
-        raise Damaged(f"cannot be read: {exc.strerror or exc}", path=path) from exc
+    except ForeignFile as exc:  # mutant: moment-is-doubt
+        raise Damaged(f"cannot be read: {exc.strerror}", path=path) from exc
     try:
-        data = disk.pread(fd, min(disk.size(fd), _CHECKPOINT_BYTES_MAX), 0)
-    except OSError as exc:
-        if not is_unreadable(exc):
-            raise
-        raise Damaged(f"cannot be read: {exc.strerror or exc}", path=path) from exc
+        size = min(disk.size(fd), _CHECKPOINT_BYTES_MAX)
+        try:
+            data = disk.pread(fd, size, 0)
+        except OSError as exc:
+            if not is_unreadable(exc):
+                raise
+            raise Damaged(f"cannot be read: {exc.strerror or exc}", path=path) from exc
     finally:
         disk.close(fd)
     return parse_checkpoint(data, seeds, lap_of, path)

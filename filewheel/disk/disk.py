@@ -61,9 +61,9 @@ def is_scarce(exc: BaseException) -> bool:
 
 
 def is_unreadable(exc: OSError) -> bool:
-    """Return whether an error of `open` means unreadable content: a bad medium, a foreign file.
+    """Return whether an error of a read means unreadable content: a bad medium, a foreign file.
 
-    Any other error (too many open files, no permission, a stale handle) may be transient.
+    Any other error (too many open files, no permission, a stale handle) may be transient, and so is one of an open.
     """
     return isinstance(exc, ForeignFile) or exc.errno in _BROKEN or exc.errno == errno.ENOTDIR
 
@@ -181,7 +181,7 @@ class OsDisk:
                     fd = os.open(last, _MODES[mode], 0o600, dir_fd=parent)
             fd = fd if fd >= LEAST else raised(fd)
         except OSError as exc:
-            if exc.errno in _FOREIGN:
+            if exc.errno in _FOREIGN and self._is_foreign(name):
                 raise ForeignFile(exc.errno, "not a regular file", name) from exc
             raise
         try:
@@ -200,6 +200,11 @@ class OsDisk:
             raise ForeignFile(errno.EMLINK, "it has another name (a hard link) and would change there too", name)
         self.unlink(name)
         return self.open(name, "x")
+
+    def _is_foreign(self, name: str) -> bool:
+        with self._mutex:
+            parent, last = self._at(name)
+            return not stat.S_ISREG(os.stat(last, dir_fd=parent, follow_symlinks=False).st_mode)
 
     def close(self, fd: int) -> None:
         try:

@@ -130,8 +130,6 @@ class Gap:
     """No frame that verifies follows."""
     is_frame: bool = False
     """Its checksums hold but its records are invalid: it was written like this."""
-    error: OSError | None = None
-    """The system's error when the file was opened; the content is unknown."""
 
 
 class Readable(Protocol):

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence, Set
 from filewheel.disk.checkpoint import Checkpoint, Found, Position, adopt, find_files, next_era, unnamed
 from filewheel.disk.directory import Directory
 from filewheel.disk.quarantine import Damage, Quarantine
-from filewheel.errors import Damaged, anew
+from filewheel.errors import Damaged
 from filewheel.format import layout
 from filewheel.format.frame import Frame, Gap
 from filewheel.journal.journal import Journal
@@ -319,11 +319,8 @@ class Store:
     def report_gap(self, span: Span, gap: Gap) -> None:
         """Copy unreadable bytes to quarantine/: below a covered length everything was durable, so they are damage.
 
-        Raises OSError when the file could not be opened, since it would otherwise count as empty and be removed.
         Raises Damaged when a journal is missing.
         """
-        if gap.error is not None:
-            raise anew(gap.error)
         if gap.reason == MISSING:
             if span.file is None:  # mutant: vanished-window
                 raise vanished(self.dir, self.quarantine, span)

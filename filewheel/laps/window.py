@@ -145,11 +145,8 @@ def read_window(
         except FileNotFoundError:
             on_gap(span, Gap(span.start, span.end, MISSING, at_end=True))
             continue
-        except OSError as exc:
-            if not is_unreadable(exc):
-                raise
-            error = None if isinstance(exc, ForeignFile) else exc
-            on_gap(span, Gap(span.start, span.end, f"cannot be read: {exc.strerror or exc}", at_end=True, error=error))
+        except ForeignFile as exc:
+            on_gap(span, Gap(span.start, span.end, f"cannot be read: {exc.strerror}", at_end=True))
             continue
         _read_span(directory, fd, size, span, reader, on_gap)
     return reader.finish()

@@ -263,7 +263,7 @@ class Snapshot:
 
     def _note(self, span: Span, gap: Gap) -> None:
         is_journal = layout.parse_segment(span.name.rpartition("/")[2]) is not None
-        if not is_journal or gap.is_frame or gap.error is not None:  # the reader of the journals judges their gaps
+        if not is_journal or gap.is_frame:  # the reader of the journals judges their gaps
             self._add(Damage(span.name, gap.offset, gap.end, gap.reason, proven=True))
 
     def _add(self, damage: Damage) -> None:

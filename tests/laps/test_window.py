@@ -291,11 +291,11 @@ def test_a_file_that_is_missing_is_reported_in_its_whole_length_and_the_rest_is_
     assert two.gaps == [(SLOT, Gap(0, length, MISSING, at_end=True))]
 
 
-def test_a_file_that_cannot_be_opened_is_reported_and_the_rest_is_read(two: Files) -> None:
+def test_a_file_that_cannot_be_opened_is_an_error_and_not_an_empty_file(two: Files) -> None:
     two.disk.broken.add(SLOT)
-    assert two.window().puts == [a_put(an_id(59))]
-    ((name, gap),) = two.gaps
-    assert (name, gap.reason) == (SLOT, "cannot be read: Input/output error")
+    with pytest.raises(OSError, match="Input/output error"):
+        two.window()
+    assert not two.gaps
 
 
 def test_a_file_that_is_too_short_is_reported_from_where_it_ends(two: Files) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import random
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from filewheel import AsyncWheel, Keeper, Message, MessageId, Wheel
+from filewheel import AsyncWheel, DiskError, Keeper, Message, MessageId, Wheel
 from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.format.frame import Frame
 from filewheel.format.record import CANCELLED, ID, pack_drop, pack_message
@@ -124,7 +125,8 @@ def test_what_could_not_be_read_once_is_not_remembered_as_nothing(wheel_dir: Pat
             return super().open(name, mode)
 
     with Wheel(wheel_dir, env=SYSTEM.using(clock=clock, disk=OnceUnreadable)) as wheel:
-        wheel.peek()
+        with contextlib.suppress(DiskError):  # of EIO
+            wheel.peek()
         assert [m.payload for m in wheel.peek()] == [b"x"]
 
 
