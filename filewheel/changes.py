@@ -116,8 +116,9 @@ class Changes(Reader):
             names = [name for id_, name in held.items() if id_ not in some]  # mutant: key-cancelled-once
         if ticket is None:
             return CancelledIds({})
-        journal.mark_drops()
-        outcomes = look.outcomes(found)  # after the mark, so that a keeper or this call sees the other
+        is_marked = journal.mark_drops()
+        # After the mark, so that a keeper or this call sees the other.
+        outcomes = look.outcomes(found) if is_marked else dict.fromkeys(found, Cancelled.MAYBE_BEGUN)
         journal.wait_durable(ticket, sync)  # mutant: cancel-then-check.2
         if due_of(min(wanted)) < now_us + HINT_AHEAD_US:
             self._hint.send(now_us)

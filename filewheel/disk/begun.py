@@ -16,14 +16,17 @@ before the mark is read, and stays there until its message is settled. After a c
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Container, Sequence
 
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import ForeignFile
 from filewheel.env import Disk
-from filewheel.errors import FULL, DiskError, WheelFull, disk_error
+from filewheel.errors import FULL, disk_error
 from filewheel.format import layout
+
+log = logging.getLogger(__name__)
 
 MARK_BYTES = 16
 GENERATION_AT = MARK_BYTES
@@ -36,8 +39,6 @@ _EMPTY = bytes(SLOT_BYTES)
 _SLOTS_MIN = 512
 _TRIES = 100
 _PAUSE_S = 0.001
-_DONE = "this call is done, but a keeper may still begin the message until it next reads the journals"
-_ROOM = "free some space, or raise the quota; do not call again"
 
 
 class Begun:
@@ -228,21 +229,21 @@ class Marks:
                 raise disk_error(exc, self._dir.place(layout.BEGUN)) from exc
             self._is_made = True
 
-    def note(self, mark: bytes, ticket: int) -> None:
-        """Change the mark for the drops up to this ticket, at most once. Cost: 10 µs. Raises DiskError."""
+    def note(self, mark: bytes, ticket: int) -> bool:
+        """Change the mark for the drops up to this ticket, at most once. Cost: 10 µs.
+
+        Return whether it is written. The drops are: a failure is logged, and the next call tries again.
+        """
         with self._lock:
-            if ticket <= self.upto:
-                return
-            try:
-                self._write(mark)
-            except OSError as exc:
-                error = disk_error(exc, self._dir.place(layout.BEGUN))
-                error.what = f"{error.what}; {_DONE}"
-                if isinstance(error, WheelFull):
-                    # That error promises that nothing was done.
-                    error = DiskError(error.what, errno=exc.errno, path=error.path, hint=_ROOM)
-                raise error from exc
-            self.upto = ticket
+            if ticket > self.upto:
+                try:
+                    self._write(mark)
+                except OSError as exc:
+                    why = disk_error(exc, self._dir.place(layout.BEGUN))
+                    log.warning("%s; a keeper sees the change with its next claim, within half a second", why)
+                    return False
+                self.upto = ticket
+        return True
 
     def _write(self, mark: bytes | None) -> None:
         """Write a mark; without one, make room for it."""

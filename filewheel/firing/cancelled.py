@@ -34,7 +34,7 @@ class Cancelled(enum.StrEnum):
     BEGUN = "begun"
     """It had begun, or was just about to: it may go on to its end, and is not tried again."""
     MAYBE_BEGUN = "maybe begun"
-    """Not known which: too many calls were beginning at once, or the keeper is an older version."""
+    """Not known which: too many calls were beginning at once, the keeper is an older version, or a read failed."""
     NOT_FOUND = "not found"
     """Nothing was pending under this id or key: it fired, was cancelled, or moved, and goes on under a new id."""
 

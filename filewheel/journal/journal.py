@@ -186,11 +186,12 @@ class Journal:
         self.mark_drops()
         return self.appender.wait_durable(ticket, sync)
 
-    def mark_drops(self) -> None:
-        """Mark the drops that were written, so that no keeper begins a dropped message. Raises DiskError."""
+    def mark_drops(self) -> bool:
+        """Mark the drops that were written, so that no keeper begins a dropped message; return whether that is done."""
         dropped = self._dropped  # before the number: the mark must not be older than its drops
-        if self.marks is not None and dropped > self.marks.upto:
-            self.marks.note(self._lender.name.encode() + self.appender.number.to_bytes(8, "little"), dropped)
+        if self.marks is None or dropped <= self.marks.upto:
+            return True
+        return self.marks.note(self._lender.name.encode() + self.appender.number.to_bytes(8, "little"), dropped)
 
     def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, *, sync: Sync = "always") -> MessageId:
         """Write one new message and return its id. `tail` stands between `enqueued_us` and the payload."""

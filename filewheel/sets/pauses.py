@@ -18,7 +18,7 @@ from filewheel.disk.begun import MARK_BYTES, Marks
 from filewheel.disk.directory import Directory, opened
 from filewheel.disk.keeper_lock import holder
 from filewheel.disk.paused import change_pauses, read_pauses
-from filewheel.errors import Damaged, DiskError, FilewheelError, disk_errors, said, said_of
+from filewheel.errors import Damaged, FilewheelError, disk_errors, said, said_of
 from filewheel.format.pauses import Pause, Pauses
 from filewheel.roster.fence import Fence, fenced
 from filewheel.roster.roster import Roster, read_roster
@@ -66,10 +66,7 @@ def _change(directory: Directory, change: Callable[[Pauses], Pauses]) -> tuple[P
         return old if new == old else replace(new, version=old.version + 1, epoch=max(old.epoch, epoch))
 
     old, new = change_pauses(directory, changed)
-    try:
-        Marks(directory).note(directory.env.entropy(MARK_BYTES), 1)
-    except DiskError as exc:
-        log.warning("%s; a keeper sees the change with its next claim, within half a second", exc)
+    Marks(directory).note(directory.env.entropy(MARK_BYTES), 1)
     if roster is not None:  # also without a change: a copy may be behind
         _spread(directory, new, roster, peers)
     return old, new
