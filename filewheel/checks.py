@@ -247,6 +247,7 @@ def check_done(who: str, value: object) -> None:
         raise TypeError(f"{who} returned work that is not done, {_left(left[0])}")
 
 
+@functools.lru_cache(256)
 def _may_be_left(kind: type) -> bool:
     """Return whether a value of this kind may be work that is not done."""
     return kind in _HANDED_BACK or any(hasattr(kind, sign) for sign in _SIGNS)

@@ -69,11 +69,11 @@ _POSIX_ZONE = re.compile(r"(<[^>]+>|[A-Za-z]{3,})[+-]?\d")
 
 
 def check_own_zone() -> None:
-    """Raise BadArgument when TZ names a zone that this machine does not have: the system takes UTC then, and is silent."""
+    """Raise BadArgument when TZ names a zone that this machine lacks: the system takes UTC then, and is silent."""
     name = os.environ.get("TZ", "").lstrip(":")
     if not name or name == "localtime" or name.startswith("/") or _POSIX_ZONE.match(name):
         return
-    from filewheel.schedules.zone import Zone  # most machines have no TZ, and most commands read no local time
+    from filewheel.scheduling.cron import Zone  # most machines have no TZ, and most commands read no local time
 
     try:
         Zone(name)
