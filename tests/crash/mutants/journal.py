@@ -21,7 +21,7 @@ MUTANTS: list[Mutant] = [
     # -- the producer's journal ------------------------------------------------------------------------------
     m("no-flush", "E3", DROP, "a commit is flushed before the call returns", "word 22378 @1"),
     m("no-name-flush", "E2", DROP, "a segment's name is durable before anything in it counts", "word 22378 @1"),
-    m("lock-late", "E1", later(), "a segment is locked before it has its name", "race rotation 5 @1024"),
+    m("lock-late", "E1", later(), "a segment is locked before it has its name", "seed 2 @1025"),
     m("no-lock", "E1 E4", DROP, "a segment in use is locked", "word 15252 @542"),
     m("lock-let-go", "E4", before("disk.unlock(fd)"), "the lock is held as long as the segment may grow",
       "word 15252 @542"),
@@ -38,7 +38,7 @@ MUTANTS: list[Mutant] = [
               "    self._store.write([record], puts if i == len(records) - 1 else 0)"),
       "a retry's drop and put are one frame", "word 19413 @449"),
     m("rotate-unflushed", "O1", DROP, "a segment is flushed before its writer goes on in the next",
-      "race arrival 2 @418"),
+      "race takeover 1 @227"),
     m("retire-unflushed", "O1", DROP, "a segment whose write failed is flushed before its writer becomes another",
       "tests/test_wheel_guards.py::test_what_was_enqueued_before_a_failed_write_is_durable_when_a_later_call_says_so"),
     m("flush-counts-later", "O1", gives("self.written"), "a flush vouches only for what was written before it began",
@@ -95,7 +95,7 @@ MUTANTS: list[Mutant] = [
     m("flusher-sleeps-on", "E3", unguarded(), "the flusher of a handle that was closed ends with it",
       "tests/test_wheel_guards.py::test_a_flusher_that_gets_to_run_only_after_its_handle_was_closed_ends_at_once"),
     # -- frames ----------------------------------------------------------------------------------------------
-    m("no-header-sum", "E3", NEVER, "a header is checked", "seed 3 @1311"),
+    m("no-header-sum", "E3", NEVER, "a header is checked", "seed 1 @480"),
     m("no-body-sum", "E3", NEVER, "a body is checked", "race rotation 8 @1839"),
     m("no-salt", "E3", gives("0"), "a frame of another file or wheel is no frame here",
       "tests/format/test_frame.py::test_a_frame_of_another_wheel_does_not_verify"),
