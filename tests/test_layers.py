@@ -6,6 +6,7 @@ import ast
 import functools
 import importlib
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -166,6 +167,13 @@ def test_no_file_and_no_function_is_too_long_to_read(package: str) -> None:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno is not None:
                 first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
                 assert node.end_lineno - first.lineno < 60, f"{path.name}: {node.name}"
+
+
+def test_each_class_has_a_name_of_its_own() -> None:
+    paths = [path for package in ("filewheel", "cli") for path in (ROOT / package).rglob("*.py")]
+    names = Counter(node.name for path in paths for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef))
+    # The Event of env.py is that of `threading`, without its lock; one of a scheduler is something that happened.
+    assert {name for name, count in names.items() if count > 1} == {"Event"}
 
 
 @pytest.mark.parametrize("package", ["filewheel", "cli"])
