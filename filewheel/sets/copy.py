@@ -151,8 +151,8 @@ class Copy:
             step.tick.gone = done.lost
         if is_new:
             gone += [name for name in self._files if name not in view.files]
-            if gone and self._mend is not None:
-                # A file with damage is over at the primary with what it lost. In doubt, a missing file is over too.
+            if self._mend is not None:
+                # What the primary lost is over with its file or behind a position. In doubt, so is a missing file.
                 in_doubt = era_of(view.checkpoint.deal) != era_of(self._checkpoint.deal)  # mutant: doubted-believed
                 self._mend(gone if in_doubt else [])
             if not self._source.is_current():
@@ -230,9 +230,12 @@ class Copy:
     def _add_tail(self, step: Step, name: str, end: int) -> int:
         start = self._journals.get(name, 0)
         self._source.flush(name)
-        for offset, data in self._source.read(name, start, end):
-            # Also what a producer has written to a mirror: a flush that failed there may have left it in memory only.
-            step.add(name, offset, data)  # mutant: mirror-believed
+        # What a producer has written to a mirror is not written over with bytes that do not verify here.
+        runs = self._source.runs(name, start, end) if self._is_mirror else ((start, end),)
+        for run in runs:
+            for offset, data in self._source.read(name, *run):
+                # Also what was written there already: a flush that failed may have left it in memory only.
+                step.add(name, offset, data)  # mutant: mirror-believed
         step.ends[name] = end
         return end - start
 

@@ -152,6 +152,18 @@ class Source:
         except FileNotFoundError:
             raise Again from None
 
+    def runs(self, name: str, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the parts of a part of a file that are frames which verify. Raises Again, OSError."""
+        runs: list[tuple[int, int]] = []
+        for frame in frames_in(self.dir, name, end, start):
+            if runs and runs[-1][1] == frame.offset:
+                runs[-1] = runs[-1][0], frame.end
+            else:
+                runs.append((frame.offset, frame.end))
+        if not self.is_there(name):
+            raise Again
+        return runs
+
     def _blocks(self, name: str, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         fd = self.disk.open(name, "r")
         try:
@@ -181,14 +193,14 @@ def read_at(directory: Directory, name: str, start: int, end: int) -> bytes | No
         directory.disk.close(fd)
 
 
-def frames_in(directory: Directory, name: str, size: int) -> Iterator[Frame]:
-    """Yield the frames of a file that verify."""
+def frames_in(directory: Directory, name: str, size: int, start: int = 0) -> Iterator[Frame]:
+    """Yield the frames of a file that verify, from an offset on."""
     try:
         fd = directory.disk.open(name, "r")
     except FileNotFoundError:
         return
     try:
-        reader = scan(directory.disk, fd, 0, min(size, directory.disk.size(fd)), directory.seed(name))
+        reader = scan(directory.disk, fd, start, min(size, directory.disk.size(fd)), directory.seed(name))
         yield from (item for item in reader if isinstance(item, Frame))
     finally:
         directory.disk.close(fd)

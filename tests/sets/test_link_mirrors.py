@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from filewheel import Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.format.frame import Frame
 from filewheel.format.record import CANCELLED, pack_drop
@@ -100,3 +101,32 @@ def test_a_mirror_that_fails_before_it_is_current_is_compared_again(pair: Pair) 
     assert pair.member().state == "current"
     pair.assert_equal()
     journal.close()
+
+
+def damage(pair: Pair, payload: bytes) -> None:
+    """Flip a bit of a message in the primary's journal; the mirror's is whole."""
+    pair.damaged = [pair.primary, pair.backup]
+    for path in (pair.primary / "journal").glob("*.log"):
+        data = bytearray(path.read_bytes())
+        if payload in data:
+            data[data.index(payload)] ^= 1
+            path.write_bytes(data)
+
+
+@mirrored
+@pytest.mark.parametrize("ticks", [0, 2])
+@pytest.mark.parametrize("is_linked", [True, False])
+def test_what_a_damaged_primary_deals_past_comes_back_from_the_mirror(pair: Pair, ticks: int, is_linked: bool) -> None:
+    pair.settle(1)
+    with Wheel(pair.primary, clock=pair.clock) as wheel:
+        ids = {bytes(wheel.enqueue(b"message %d" % n, delay=500)) for n in range(3)}
+        pair.tick(ticks)
+        if not is_linked:
+            pair.close()
+        damage(pair, b"message 1")
+        if is_linked:
+            pair.settle(1)  # the link steps over the damage before a keeper does
+        pair.keeper().close()  # its producer lives, so the segment stays
+        pair.settle(1)
+        assert pair.pending(pair.primary) == ids
+        assert pair.pending(pair.backup) == ids
