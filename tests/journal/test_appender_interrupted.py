@@ -7,17 +7,20 @@ looks at no signal.
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import pytest
 
 from filewheel import Wheel
 from filewheel.disk.disk import OsDisk
+from filewheel.format.settings import Sync
 from filewheel.journal.appender import Appender
 from filewheel.journal.writer import Writer
-from tests.support import interrupted
+from tests.support import can_be_signalled, interrupted, open_below
 
 
 @pytest.mark.parametrize("line", range(1, 13))
@@ -76,3 +79,33 @@ def test_an_interrupt_while_a_segment_is_made_leaves_no_locked_file(
         assert not [name for name in opened if name.startswith(here)]
         wheel.enqueue(b"next", delay=60)
     assert {m.payload for m in Wheel(wheel_dir).list()} == {b"next"}
+
+
+@pytest.mark.parametrize("sync", ["always", 30.0])
+def test_a_close_that_was_interrupted_is_finished_by_the_next_one(tmp_path: Path, sync: Sync) -> None:
+    """Ctrl-C comes once, before each line of the library that the close runs, up to the closing of the descriptor."""
+
+    def is_ours(code: CodeType) -> bool:
+        closes = code.co_name == "release" or code.co_filename.endswith(("/disk/disk.py", "/disk/forks.py"))
+        return "/filewheel/" in code.co_filename and not closes
+
+    for line in range(1, 200):
+        path = tmp_path / f"{line}.wheel"
+        wheel = Wheel.create(path, sync=sync)
+        wheel.enqueue(b"x", delay=60)
+        is_closed = False
+        with interrupted(is_ours, line, can_be_signalled):
+            wheel.close()
+            is_closed = True
+        wheel.close()
+        assert wheel._journal is not None
+        assert wheel._journal.appender._closed, line
+        flusher = wheel._journal.appender._flusher
+        if flusher is not None:
+            flusher.join(timeout=60)
+            assert not flusher.is_alive(), line
+        assert not open_below(path / "journal"), line
+        if is_closed:
+            break
+        shutil.rmtree(path)
+    assert 10 < line < 199
