@@ -3,7 +3,8 @@
 A parent may have closed the streams, left them so that they never wait (ssh, node and CI runners do), blocked signals,
 or ignored SIGCHLD, which hides each exit code. All of this survives fork and exec. What a parent ignores on purpose
 (SIGINT in a script's background, SIGHUP under nohup) stays ignored. docs/operations.md lists everything inherited.
-Invariant: after `settle` the descriptors 0, 1 and 2 are open, and a write to one is whole or an error.
+Invariant: after `settle` the descriptors 0, 1 and 2 are open, and a write to one is whole or an error; to stderr it is
+never an error, so that no message, nor Python's last flush, changes the exit code.
 """
 
 from __future__ import annotations
@@ -48,8 +49,13 @@ class _Patient(io.FileIO):
     """
 
     def write(self, data: Any) -> int:
-        while (done := super().write(data)) is None:
-            self._wait(select.POLLOUT)
+        try:
+            while (done := super().write(data)) is None:
+                self._wait(select.POLLOUT)
+        except OSError:
+            if self.fileno() != 2:
+                raise
+            return len(data)  # a full disk, or a reader that has gone
         return done
 
     def readinto(self, buffer: Any) -> int:

@@ -267,6 +267,32 @@ def test_a_full_disk_under_stdout_is_an_error_and_loses_nothing(fw: Fw, args: li
     assert len(fw.pending()) == 1
 
 
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (["enqueue", "--at", "2020-01-01", "x"], 0),
+        (["enqueue", "--in", "nonsense", "x"], 2),
+        (["cancel", "nope"], 2),
+        (["cancel", "--key", "nope"], 4),
+        (["run", "--once", "--retries", "0", "--", "false"], 3),
+    ],
+)
+@pytest.mark.parametrize("kind", ["full", "broken"])
+def test_a_stderr_that_takes_nothing_changes_no_exit_code(fw: Fw, args: list[str], code: int, kind: str) -> None:
+    fw.enqueue("--in", "0", "y")
+    assert finish(fw.start(*args)).err
+    fw.enqueue("--in", "0", "y")
+    if kind == "full":
+        with open("/dev/full", "w") as sink:
+            result = finish(fw.start(*args, stderr=sink))
+    else:
+        reads, writes = os.pipe()
+        os.close(reads)
+        result = finish(fw.start(*args, stderr=writes))
+        os.close(writes)
+    assert result.code == code
+
+
 def test_streams_that_are_closed_are_taken_for_empty_ones(fw: Fw) -> None:
     fw.enqueue("--in", "0", "x")
     command = f'"$0" -m cli -C "{fw.wheel}" run --once -- sh -c "cat >&2; echo out" <&- >&- 2>&-'
