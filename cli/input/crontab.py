@@ -28,26 +28,8 @@ NAME_CHARS_MAX = 100
 _VARIABLE = re.compile(r"""\s*(?P<name>[A-Za-z_][A-Za-z0-9_]*|"[^"=]*"|'[^'=]*')\s*=\s*(?P<value>.*?)\s*""")
 _NAME = re.compile(r"#\s*name:\s*(\S.*?)\s*")
 _FIELDS = 5
-_COMMANDS = frozenset(
-    [
-        ".",
-        ":",
-        "cd",
-        "command",
-        "eval",
-        "exec",
-        "exit",
-        "export",
-        "for",
-        "if",
-        "run-parts",
-        "set",
-        "test",
-        "trap",
-        "umask",
-    ]
-)
-"""Words that begin a command wherever it runs."""
+_NO_COMMAND = re.compile(r"[-|&;<>#)%]|\d+[<>]")
+"""What follows the name of a program, and begins no command."""
 _SYSTEM = re.compile(r"/etc/(crontab|cron\.d/[^/]*)")
 """Files whose lines name a user, as crontab(5) says."""
 _HELP = "five fields and a command: 30 3 * * * backup.sh"
@@ -197,13 +179,12 @@ class Crontab:
 
     def _check_user(self, command: str) -> None:
         """Raise BadArgument for the user field of a system crontab: it would be run as a command."""
-        word, *rest = command.split(None, 2)[:2]
-        path = self._exports.get("PATH")
-        is_user = _is_user(word) and shutil.which(word, path=path) is None and _is_command(*rest, path=path)
-        if is_user or self.has_users:
+        word, *rest = command.split(None, 1)
+        is_user = bool(rest) and _NO_COMMAND.match(rest[0]) is None and _is_user(word)
+        if self.has_users or (is_user and shutil.which(word, path=self._exports.get("PATH")) is None):
             raise BadArgument(
                 f"{word!r} is a user, and no program: this is a line of a system crontab",
-                hint="without the user; jobs run as the user of `filewheel run`",
+                hint="without the user; jobs run as the user of `filewheel run`, and a program is named by its path",
             )
 
 
@@ -212,15 +193,8 @@ def _is_user(word: str) -> bool:
     try:
         pwd.getpwnam(word)
     except (KeyError, ValueError):
-        return False
+        return word == "root"
     return True
-
-
-def _is_command(word: str = "", *, path: str | None) -> bool:
-    """Return whether a command begins with this word: a program, a path, a word of the shell, or a variable."""
-    if word in _COMMANDS or word.startswith(("!", "(", "[", "{")) or "/" in word:
-        return True
-    return _VARIABLE.match(word) is not None or shutil.which(word, path=path) is not None
 
 
 def _unquoted(value: str) -> str:

@@ -70,6 +70,10 @@ def test_a_line_is_its_times_and_its_command(line: str, when: str, body: str) ->
         ("5 4 * * * root  run-parts /etc/cron.daily", "'root' is a user"),
         ("5 4 * * * root (cd / && run)", "'root' is a user"),
         ("5 4 * * * root FOO=bar run", "'root' is a user"),
+        ("0 0 * * * root php /var/www/cron.php", "'root' is a user"),
+        ("0 0 * * * root backup.sh", "'root' is a user"),
+        ("0 0 * * *\troot\tnot-here x", "'root' is a user"),
+        ('0 0 * * * root "x y"', "'root' is a user"),
         ("TZ=Mars/Phobos", "Mars/Phobos"),
         ("# name: list\n@daily x", "is a verb of"),
         ("# name: a\n@daily x\n# name: a\n@daily y", "two jobs of this file are named 'a'"),
@@ -80,6 +84,11 @@ def test_a_line_that_cannot_be_taken_is_named_with_the_reason(line: str, why: st
     (problem,) = read(f"# first\n{line}").problems
     assert why in str(problem)
     assert str(problem).startswith(f"line {len(line.splitlines()) + 1}: ")
+
+
+@pytest.mark.parametrize("rest", ["", " --full", " >/dev/null", " 2>&1", " && x", "| x", " # x"])
+def test_a_program_that_has_the_name_of_a_user_and_no_command_behind_it_is_taken(rest: str) -> None:
+    assert [job.body.decode() for job in read(f"@daily root{rest}").jobs] == [f"root{rest}"]
 
 
 def test_variables_hold_for_the_lines_below_them() -> None:
