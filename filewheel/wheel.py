@@ -206,7 +206,7 @@ class Wheel(ScheduleChanges):
         return f"<Wheel {self._dir.path}{' (closed)' if self._closed else ''}>"
 
     def close(self) -> None:
-        """Make everything enqueued durable, and close the journal. Closing twice is fine; it ends what Ctrl-C cut off."""
+        """Make everything enqueued durable, and close the journal. A second call ends what Ctrl-C cut off."""
         if os.getpid() != self._pid:
             self._closed = self._closed or self._after_fork == "reopen"  # an inherited handle is not opened again
             return
