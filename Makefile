@@ -12,7 +12,7 @@ GROUP   = $(BIN)/python -c 'import sys, tomllib; \
 	expand = lambda n: [x for i in groups[n] for x in (expand(i["include-group"]) if isinstance(i, dict) else [i])]; \
 	print("\n".join(expand(sys.argv[1])))'
 
-.PHONY: demo test days mutation lint types docs bench crash dist clean help
+.PHONY: demo test days timers mutation lint types docs bench crash dist clean help
 
 help: ## show what there is
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*##/\t/'
@@ -25,6 +25,9 @@ test: $(VENV)/.ready-test ## run every test that this machine can run
 
 days: $(VENV)/.ready-test ## the tests that can depend on the day, on six days unlike others and in zones from UTC-12 to UTC+14
 	$(BIN)/python -m tests.days -n $(JOBS) --dist loadfile $(PYTEST)
+
+timers: $(VENV)/.ready-test ## CPython's own tests of asyncio, on an event loop with a wheel
+	$(BIN)/python -W ignore -m tests.timers.cpython
 
 mutation: $(VENV)/.ready-mutation ## the changes of one folder that no test of it notices, into survivors.txt; MUTATION=schedules/cron.py
 	$(BIN)/python -m tests.mutation $(MUTATION)

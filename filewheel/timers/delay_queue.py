@@ -104,9 +104,9 @@ class DelayQueue(Generic[Item]):
                         if self._leader == me:
                             self._leader = None
             finally:
-                if self._leader is None and len(self._heap):
+                if self._leader is None and self._heap.first() is not None:
                     self._available.notify()  # the next leader
-                elif self._is_ending and not len(self._heap):
+                elif self._is_ending and self._heap.first() is None:
                     self._available.notify_all()
 
     def peek(self) -> Item | None:
@@ -138,14 +138,14 @@ class DelayQueue(Generic[Item]):
         """Remove an item by its entry: True if it was in the queue. Raises BadArgument for another queue's entry."""
         with self._owner.one_call(self._lock):
             is_removed = self._heap.stop(entry)
-            if self._is_ending and not len(self._heap):
+            if self._is_ending and self._heap.first() is None:
                 self._available.notify_all()
             return is_removed
 
-    def items(self) -> list[Item]:
-        """Return the items in the queue, due or not, in no order."""
+    def entries(self) -> list[Entry[Item]]:
+        """Return the entries of the items in the queue, due or not, in no order."""
         with self._owner.one_call(self._lock):
-            return [entry.item for entry in self._heap]
+            return list(self._heap)
 
     def close(self) -> list[Item]:
         """End the queue: who waits, and every later call, gets Closed. Return the items that are left."""

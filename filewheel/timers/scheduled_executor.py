@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from filewheel.checks import check_done, check_flag, check_whole
-from filewheel.env import SYSTEM_CLOCK, Clock
+from filewheel.env import SYSTEM_CLOCK, Clock, Condition
 from filewheel.errors import Closed, DiskError
 from filewheel.timers.delay_queue import DelayQueue
 from filewheel.timers.entry import Entry
@@ -30,11 +30,23 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
+class FutureCondition(type(threading.RLock()), Condition):  # type: ignore[misc]
+    """The condition of a future, and its lock: its `with` is the lock's own, in which Ctrl-C leaves no lock held."""
+
+    def __init__(self) -> None:
+        self._gates = []
+
+    @property
+    def _lock(self) -> FutureCondition:
+        return self
+
+
 class ScheduledFuture(Future[Result]):
     """The future of a scheduled call. That of a periodic task is pending until it is cancelled or a call raises."""
 
     def __init__(self, queue: DelayQueue[ScheduledFuture[Any]], call: Callable[[], Result], due_ns: int) -> None:
         super().__init__()
+        self._condition = FutureCondition()
         self.due_ns = due_ns
         """When it is called next, in nanoseconds of the steady clock."""
         self._period_ns = 0  # above 0: from due to due; below: from the end of a call to the next due
@@ -189,9 +201,7 @@ class ScheduledExecutor(Executor):
         check_flag("wait", wait)
         check_flag("cancel_futures", cancel_futures)
         self._queue.finish()
-        for future in self._queue.items():
-            if cancel_futures or future.is_periodic:
-                future.cancel()
+        _cancel(self._queue, lambda future: cancel_futures or future.is_periodic)
         if wait:
             self._workers.join()
 
@@ -220,6 +230,11 @@ def _finish_due(queue: DelayQueue[ScheduledFuture[Any]]) -> None:
     """Let the threads call what is due, and cancel the rest."""
     queue.finish()
     now_ns = queue.now_ns()
-    for future in queue.items():
-        if future.is_periodic or future.due_ns > now_ns:
-            future.cancel()
+    _cancel(queue, lambda future: future.is_periodic or future.due_ns > now_ns)
+
+
+def _cancel(queue: DelayQueue[ScheduledFuture[Any]], is_unwanted: Callable[[ScheduledFuture[Any]], bool]) -> None:
+    for entry in queue.entries():
+        if is_unwanted(entry.item):
+            entry.item._entry = entry  # Ctrl-C in its start may have taken it
+            entry.item.cancel()

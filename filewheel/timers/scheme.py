@@ -49,12 +49,16 @@ class Scheme(ABC, Generic[Item]):
         if type(due) is not int:
             check_time("due", due)
         entry = Entry(due, item, self._numbers, self)
+        self._numbers += 1
+        self._pending += 1  # first, and a stop takes it back last: after Ctrl-C it is never too low
         if due <= self.now:
             self._overdue.append(entry)
-        else:
+            return entry
+        try:
             self._place(entry)
-        self._numbers += 1
-        self._pending += 1
+        except TooLarge:
+            self._pending -= 1
+            raise
         return entry
 
     def stop(self, entry: Entry[Item]) -> bool:
@@ -69,11 +73,11 @@ class Scheme(ABC, Generic[Item]):
         if entry.state is not PENDING:
             return False
         entry.state = STOPPED
-        self._pending -= 1
         if entry.slot is None:
             self._forget(entry)
         else:
             entry.slot.remove(entry)
+        self._pending -= 1
         return True
 
     def advance(self, now: int, expire: Expire[Item]) -> int:

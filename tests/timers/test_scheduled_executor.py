@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 import threading
 import time
 from concurrent.futures import CancelledError, as_completed, wait
@@ -91,7 +93,7 @@ def test_a_fixed_rate_keeps_to_its_multiples_and_calls_that_one_overran_are_left
         future = executor.schedule_at_fixed_rate(5, 10, call)
         for until in (5, 15):
             clock.advance(until - (clock.steady_us() - began) // 1_000_000)
-            soon(lambda: calls and calls[-1] >= until and future in executor._queue.items())  # noqa: B023
+            soon(lambda: calls and calls[-1] >= until and len(executor) == 1)  # noqa: B023
         assert calls == [5, 15]
         assert future.due_ns // 1_000_000_000 == 55
         clock.advance(5)
@@ -253,3 +255,36 @@ def test_a_period_that_is_none_a_function_that_is_none_and_no_thread_are_refused
     for count in (0, -1, 1.5, "2"):
         with pytest.raises(BadArgument, match="max_workers"):
             ScheduledExecutor(count)  # type: ignore[arg-type]
+
+
+def test_ctrl_c_in_a_call_of_a_future_leaves_threads_that_go_on_and_an_executor_that_ends() -> None:
+    executor = ScheduledExecutor(2)
+    interrupted, is_armed = 0, False
+
+    def handle(number: int, frame: Any) -> None:
+        nonlocal is_armed
+        if is_armed:
+            is_armed = False
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        gc.disable()  # it swallows an interrupt
+        signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+        while interrupted < 300:
+            try:
+                is_armed = True
+                while is_armed:
+                    executor.schedule(3_600, int).cancel()
+                    future = executor.submit(int)
+                    future.cancel()
+                    wait([future], 0)
+            except KeyboardInterrupt:
+                interrupted += 1
+    finally:
+        is_armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        gc.enable()
+    assert executor.submit(str, 1).result(PATIENCE_S) == "1"
+    InThread(lambda: executor.shutdown(cancel_futures=True)).result()

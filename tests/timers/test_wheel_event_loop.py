@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Coroutine
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 import pytest
 
 from filewheel.timers import LoopTimeout, WheelEventLoop
+from tests.support import REPO
+from tests.timers import cpython
 
 
 def run(main: Coroutine[Any, Any, Any], **options: Any) -> Any:
@@ -139,3 +143,11 @@ def test_a_loop_that_never_comes_to_a_delay_of_infinity_takes_it() -> None:
         handle.cancel()
 
     run(main())
+
+
+@pytest.mark.skipif(not cpython.is_here(), reason="this Python came without its tests")
+def test_cpythons_own_tests_of_timeouts_and_waits_pass_on_a_loop_with_a_wheel() -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.timers.cpython", "test_timeouts", "test_waitfor"]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 0 failed" in done.stdout
