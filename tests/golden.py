@@ -195,7 +195,7 @@ def make_set(path: Path, copy: Path) -> list[dict[str, Any]]:
         keyed.enqueue(b"ended", at=_at(62), key="free again")
         keyed.cancel(key="free again")
     keeper = Keeper(path, background=False, clock=clock, env=SYSTEM.using(entropy=named("KEEPER01")))
-    Deal(keeper._store, spread=True).run()  # its journal waits in retained/ for the backup
+    Deal(keeper._store, spread=True).run()
 
     with _writer(path, clock, "BEHND001") as sealed:
         for n in range(5):

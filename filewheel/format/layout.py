@@ -26,9 +26,9 @@ No other module makes or parses a name.
       promote.lock                     held by a promotion of the set
       probe                            in a primary: written and removed, to test its disk
       repeats                          exists once a file may hold one message twice: counting compares ids
-      follows.json                     in a backup: its positions in the primary's journals
-      retained/<writer>-<n>.log        in a primary: covered segments that a backup must still read
-      retained/overflow                how often such segments were removed unread
+      ticks                            in a backup: the last steps of its copier
+      forks                            what each promotion of the set had
+      follows.json                     in a backup of filewheel 0.2
       quarantine/<file>@<where>.bin    bytes that did not decode; the reason is beside them in .json
       <name>.tmp                       a file that is being written; a crash may leave one
 

@@ -34,7 +34,7 @@ class Part(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The segment's name in journal/, from which its checksums start, also in retained/."""
+        """The segment's name in journal/, from which its checksums start."""
         return layout.segment(self.writer, self.segment)
 
 

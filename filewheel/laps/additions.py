@@ -104,7 +104,6 @@ class Additions:
                 return
             for fd in self._dirty.values():
                 self._disk.fdatasync(fd)  # mutant: slots-unflushed
-            # retained/ before journal/: where a rename is two steps, a segment must not be lost between them.
             # mutant: slot-names-unflushed unlinks-unflushed
             for name in sorted(self._touched_dirs | unlinked_in, reverse=True):
                 with contextlib.suppress(FileNotFoundError):

@@ -62,8 +62,6 @@ class Report:
     drops: int = 0
     files: int = 0
     bytes: int = 0
-    retained_bytes: int = 0
-    """Bytes that only backups must still read; not part of `bytes`, nor their files of `files`."""
 
     @property
     def damage(self) -> list[Finding]:
