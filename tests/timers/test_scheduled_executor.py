@@ -267,6 +267,13 @@ def test_ctrl_c_in_a_call_of_a_future_leaves_threads_that_go_on_and_an_executor_
             is_armed = False
             raise KeyboardInterrupt
 
+    def until_interrupted() -> None:
+        while is_armed:
+            executor.schedule(3_600, int).cancel()
+            future = executor.submit(int)
+            future.cancel()
+            wait([future], 0)
+
     before = signal.signal(signal.SIGALRM, handle)
     try:
         gc.disable()  # it swallows an interrupt
@@ -274,11 +281,7 @@ def test_ctrl_c_in_a_call_of_a_future_leaves_threads_that_go_on_and_an_executor_
         while interrupted < 300:
             try:
                 is_armed = True
-                while is_armed:
-                    executor.schedule(3_600, int).cancel()
-                    future = executor.submit(int)
-                    future.cancel()
-                    wait([future], 0)
+                until_interrupted()
             except KeyboardInterrupt:
                 interrupted += 1
     finally:

@@ -410,6 +410,12 @@ def test_ctrl_c_in_any_call_leaves_a_timer_that_goes_on_and_ends() -> None:
             is_armed = False
             raise KeyboardInterrupt
 
+    def until_interrupted() -> None:
+        while is_armed:
+            tasks.append(timer.call_later(3_600, print))
+            tasks.pop().cancel()
+            len(timer)
+
     before = signal.signal(signal.SIGALRM, handle)
     try:
         gc.disable()  # it swallows an interrupt
@@ -417,10 +423,7 @@ def test_ctrl_c_in_any_call_leaves_a_timer_that_goes_on_and_ends() -> None:
         while interrupted < 300:
             try:
                 is_armed = True
-                while is_armed:
-                    tasks.append(timer.call_later(3_600, print))
-                    tasks.pop().cancel()
-                    len(timer)
+                until_interrupted()
             except KeyboardInterrupt:
                 interrupted += 1
     finally:
