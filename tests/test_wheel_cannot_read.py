@@ -158,6 +158,28 @@ def test_a_checkpoint_that_cannot_be_opened_for_a_moment_brings_nothing_back(whe
     assert payloads(wheel_dir) == [b"950"]
 
 
+@pytest.mark.parametrize("times", [1, 9])
+def test_a_bad_sector_of_the_checkpoint_is_damage_only_when_a_second_reading_meets_it(
+    wheel_dir: Path, times: int
+) -> None:
+    clock = FakeClock()
+    with_slots(wheel_dir, clock)
+    left = [0]
+
+    class Bad(OsDisk):
+        def pread(self, fd: int, size: int, offset: int) -> bytes:
+            if left[0] and os.readlink(f"/proc/self/fd/{fd}").endswith("/checkpoint"):
+                left[0] -= 1
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return super().pread(fd, size, offset)
+
+    with Wheel(wheel_dir, env=SYSTEM.using(disk=Bad, clock=clock)) as wheel:
+        left[0] = times
+        with wheel.snapshot() as snapshot:
+            assert bool(snapshot.checkpoint.doubt) == (times > 1)
+            assert [m.payload for m in snapshot.messages()] == [b"20", b"30", b"950"]
+
+
 def test_verify_without_room_for_another_open_file_finds_no_damage_but_raises(wheel_dir: Path) -> None:
     with_slots(wheel_dir, FakeClock())
     for pattern in (".slot", ".lap"):

@@ -297,10 +297,13 @@ def read_checkpoint(disk: Disk, seeds: Seeds, lap_of: LapOf, path: str) -> Check
     return Checkpoint(doubt=doubt)
 
 
-def read_checkpoint_file(disk: Disk, name: str, seeds: Seeds, lap_of: LapOf, path: str) -> Checkpoint:
+def read_checkpoint_file(
+    disk: Disk, name: str, seeds: Seeds, lap_of: LapOf, path: str, *, is_again: bool = False
+) -> Checkpoint:
     """Read one checkpoint file. Raises FileNotFoundError, Damaged when it does not verify, OSError.
 
-    A transient error is not damage: the previous checkpoint would fire acknowledged messages again.
+    A transient error is not damage: the previous checkpoint would fire acknowledged messages again. A bad sector is,
+    when a second reading meets it too.
     """
     try:
         fd = disk.open(name, "r")
@@ -313,6 +316,8 @@ def read_checkpoint_file(disk: Disk, name: str, seeds: Seeds, lap_of: LapOf, pat
         except OSError as exc:
             if not is_unreadable(exc):
                 raise
+            if not is_again:
+                return read_checkpoint_file(disk, name, seeds, lap_of, path, is_again=True)
             raise Damaged(f"cannot be read: {exc.strerror or exc}", path=path) from exc
     finally:
         disk.close(fd)

@@ -177,7 +177,7 @@ def judge(path: Path, promises: Promises, said: list[Fact], scenario: Scenario, 
     if scenario.prepare is None and not promises.created:
         return _judge_unmade(path)
     forgets = point.plan.action == "fail-lost"
-    unreadable = point.plan.kind in ("open", "read", "fstat") and point.plan.code == errno.EIO
+    unreadable = point.plan.kind == "read" and point.plan.code == errno.EIO
     clock = FakeClock(now_us)
     try:
         wrong, in_doubt = [], False
