@@ -276,11 +276,12 @@ def message(out: Output, body: bool, id_: str) -> None:
     if found.key is not None:
         rows.append(("key", found.key))
     rows += _call_rows(found)
+    definition = schedule_of(found)
     shown = {
         KEY,
         REASON,
         OF_SCHEDULE,
-        SCHEDULE if schedule_of(found) else "",
+        SCHEDULE if definition is not None and not definition.unreadable else "",
         *((HISTORY, DETAILS) if found.attempts else ()),
     }
     rows += [("header", f"{key}: {value}") for key, value in found.headers.items() if key not in shown]

@@ -86,7 +86,9 @@ def refused(message: Message) -> Failure:
 
 
 def schedule_text(definition: StoredSchedule) -> str:
-    """Write a schedule's definition in a line."""
+    """Write a schedule's definition in a line, or why it cannot be read."""
+    if definition.unreadable:
+        return f"{definition.name}: cannot be read: {definition.unreadable}"
     when, zone = when_of(definition.recurrence)
     origin = "declared in a program" if definition.is_declared else "started at run time"
     return f"{definition.name}: {when}{f' in {zone}' if zone else ''}; missed: {definition.missed}; {origin}"

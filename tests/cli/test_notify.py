@@ -289,7 +289,7 @@ DEFECTS: dict[str, tuple[str, Callable[[Fw, Path], list[object]]]] = {
         lambda fw, tmp: ["work", "app:scheduler"],
     ),
     "the loop of replicate": (
-        "from filewheel import Replicator as R; R._release = hang",
+        "from filewheel import Replicator as R; R._turn = hang",
         lambda fw, tmp: ["-C", fw.wheel, "replicate"],
     ),
 }
