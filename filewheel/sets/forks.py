@@ -91,7 +91,7 @@ def first_not_in(forks: list[Fork], theirs: list[Fork]) -> Fork | None:
     seen = names_of(theirs)
     first = next((fork for fork in forks if (fork.epoch, fork.wheel) not in seen), None)
     # One that was forgotten may be before the first: that had more than the wheel which became the primary then.
-    return replace(first, known={}) if first is forks[0] and len(forks) >= FORKS_MAX else first
+    return replace(first, known={}) if len(forks) >= FORKS_MAX and first is forks[0] else first
 
 
 def line_of(directory: Directory, epoch: int) -> list[Fork]:

@@ -28,6 +28,7 @@ from filewheel.keeper import Keeper
 from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, MessageId
 from filewheel.roster.roster import Member, Mode, OnFailure, Role, Roster, change_roster, read_roster
+from filewheel.sets.target import replay
 from filewheel.wheel import Wheel
 from tests.model.oracle import Oracle, Told
 from tests.model.sched import ModelCondition, ModelThreading, Scheduler
@@ -424,6 +425,14 @@ class SetWorld:
         finally:
             process.kill()
 
+    def replay(self, volumes: Volumes, path: str) -> None:
+        """Do again what the log of a backup has, as a promotion does first: a tick writes over what a mirror has."""
+        process = Process(volumes)
+        try:
+            replay(open_directory(path, write=True, env=SYSTEM.using(disk=process.open)))
+        finally:
+            process.kill()
+
     def promotable(self, volumes: Volumes) -> list[str]:
         """Name the backups that no roster that can be seen says to lack something."""
         process = Process(volumes)
@@ -457,7 +466,12 @@ class SetWorld:
         if path != self.primary:
             self.check_cut(volumes, f"{path} lost, {context}")
             return
-        held = {p: found for p in self.promotable(volumes) if (found := self.pending(volumes, p)) is not None}
+        held = {}
+        for survivor in self.promotable(volumes):
+            self.replay(volumes, survivor)
+            pending = self.pending(volumes, survivor)
+            if pending is not None:
+                held[survivor] = pending
         self.oracle.check_survivors(held, 1, f"{path} lost, {context}")
         if self.mode == "mirror":
             for survivor, pending in held.items():
