@@ -21,7 +21,7 @@ from filewheel.lookup.snapshot import Snapshot
 from filewheel.tools.verify import Report, verify
 from tests import support_reader
 from tests.conftest import assert_whole
-from tests.support import START_US, FakeClock
+from tests.support import START_US, FakeClock, FaultyDisk, eventually
 
 pytestmark = pytest.mark.damages
 
@@ -77,7 +77,20 @@ def assert_kept_as_damage(path: Path, fired: list[bytes], expected: list[bytes],
 
 def test_one_flipped_bit_among_the_commits_of_eight_threads_is_damage_and_costs_one_message(wheel_dir: Path) -> None:
     clock = FakeClock()
-    with Wheel(wheel_dir, clock=clock) as wheel:
+    behind: list[int] = []
+
+    def flush_late(kind: str, name: str) -> None:
+        """Once, let a flush wait until a second frame is behind the first that it makes durable."""
+        if kind == "fdatasync" and not behind:
+            for segment in segments(wheel_dir):
+                if len(frames_in(wheel_dir, segment)) > 40:
+                    behind.append(eventually(lambda path=segment: number_behind(path)))
+
+    def number_behind(segment: Path) -> int:
+        return next((f.number for f in frames_in(wheel_dir, segment)[40:] if f.synced < f.number - 1), 0)
+
+    env = SYSTEM.using(clock=clock, disk=lambda p: FaultyDisk(p, flush_late))
+    with Wheel(wheel_dir, env=env) as wheel:
         threads = [
             threading.Thread(target=lambda t=t: [wheel.enqueue(b"%d.%d" % (t, i), delay=0) for i in range(20)])
             for t in range(8)
@@ -86,9 +99,7 @@ def test_one_flipped_bit_among_the_commits_of_eight_threads_is_damage_and_costs_
             thread.start()
         for thread in threads:
             thread.join()
-    (segment,) = segments(wheel_dir)
-    number = next(f.number for f in frames_in(wheel_dir, segment)[40:] if f.synced < f.number - 1)
-    hit(wheel_dir, number - 1)
+    hit(wheel_dir, behind[0] - 1)
     (finding,) = look(wheel_dir, clock).damage
     assert "had been durable, cannot be read" in finding.what
     keeper = Keeper(wheel_dir, clock=clock, background=False)
