@@ -2,14 +2,12 @@
 
 All processes are stopped, then every file system is shut down without writing anything more, unmounted and mounted
 again, as in cut.py. Then a round of replicas.py is played with the same set: one of its directories meets a disaster,
-within seconds of the cut. What had been confirmed with two copies must be there. A power cut makes another boot of the
-machine, which the machine here does not have: the backups' bookmarks, which name the boot, are taken away instead.
+within seconds of the cut. What had been confirmed with two copies must be there.
 `python -m tests.crash.cut_sets NUMBER...` plays rounds by themselves.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import logging
 import os
@@ -17,7 +15,6 @@ import struct
 import sys
 from pathlib import Path
 
-from filewheel.format import layout
 from tests.crash.campaign import Campaign, Tally
 from tests.crash.disaster import Disaster, mount, mounted
 from tests.crash.images import LOG_FLUSHED, LOG_NOT_FLUSHED, SHUTDOWN, run
@@ -58,8 +55,6 @@ class CutRound(Round):
         how = self.rng.choice((LOG_FLUSHED, LOG_NOT_FLUSHED, LOG_NOT_FLUSHED))
         for wheel in self.wheels:
             cut(wheel, how)
-            with contextlib.suppress(FileNotFoundError):
-                (wheel / layout.FOLLOWS).unlink()
 
 
 def play(number: int, tally: Tally, rig: None, *, keep: bool = False) -> None:

@@ -25,7 +25,7 @@ COMMANDS = {
     "init": (["init"], False),
     "enqueue": (["enqueue", "--in", "60", "hello"], True),
     "schedule": (["schedule", "nightly", "@daily", "hello"], True),
-    "run": (["run", "--once"], True),
+    "run": (["run", "--once", "--raw"], True),
     "verify": (["verify"], True),
 }
 ROUNDS = 150

@@ -19,9 +19,9 @@ from filewheel.errors import FilewheelError
 from filewheel.format.record import unpack_put
 from filewheel.keeper import Keeper
 from filewheel.laps.window import Budget
-from filewheel.lookup.snapshot import Snapshot
+from filewheel.lookup.snapshot import Filter, Snapshot
 from filewheel.lookup.stats import stats_of
-from filewheel.message import DEAD_US, ID_END, ID_MIN, US_PER_S, Message, id_floor
+from filewheel.message import DEAD_US, ID_END, US_PER_S, Message, id_floor
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import Report, verify
 from filewheel.wheel import Wheel
@@ -189,7 +189,7 @@ class Judge:
         """Who reads all that messages lie in finds damage when `verify` does; who reads less finds no more."""
         directory = self._directory(MemoryDisk(self.truth.image, changes))
         with Snapshot(directory) as snapshot:
-            for _ in snapshot.messages(ID_MIN, ID_END):
+            for _ in snapshot.messages(Filter(hi=ID_END)):
                 pass
             dumped = bool(snapshot.problems())
         with Snapshot(directory) as snapshot:

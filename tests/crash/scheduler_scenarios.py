@@ -98,7 +98,7 @@ class Jobs(Actor):
     def _recur(self, scheduler: Scheduler) -> None:
         """Say what the occurrences look like: there is one as soon as something was drained."""
         (schedule,) = scheduler._schedules.values()
-        self._recurs = text_of(schedule.packed()[0])
+        self._recurs = text_of(schedule.payload)
         at_us = self.clock.now_us()
         for _ in range(_KNOWN_DUES):
             at_us = schedule.definition.after(at_us)

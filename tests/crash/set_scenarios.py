@@ -198,11 +198,11 @@ def behind(actor: SetActor) -> None:
 
 
 def away(actor: SetActor) -> None:
-    """A backup that is stale: it has lost a file, and its place."""
+    """Two backups that are stale: each has lost a file."""
     behind(actor)
-    os.unlink(actor.at(f"{MIRROR}/follows.json"))
-    laps = actor.at(f"{SHIPPED}/laps")
-    os.unlink(os.path.join(laps, sorted(n for n in os.listdir(laps) if n.endswith(".lap"))[0]))
+    for name in (MIRROR, SHIPPED):
+        laps = actor.at(f"{name}/laps")
+        os.unlink(os.path.join(laps, sorted(n for n in os.listdir(laps) if n.endswith(".lap"))[0]))
 
 
 def split(actor: SetActor) -> None:

@@ -22,9 +22,9 @@ from filewheel import Wheel
 from filewheel.disk.directory import Directory, open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.errors import Damaged, FilewheelError, NoWheel
-from filewheel.lookup.snapshot import Snapshot
+from filewheel.lookup.snapshot import Filter, Snapshot
 from filewheel.lookup.stats import stats_of
-from filewheel.message import ID_END, ID_MIN
+from filewheel.message import ID_END
 from filewheel.tools.repair import plan, repair
 from filewheel.tools.verify import verify
 from tests.crash.campaign import Campaign, Tally
@@ -81,7 +81,7 @@ def spoil(population: Population, rng: random.Random) -> tuple[MemoryDisk, str]:
 def look(directory: Directory, clock: ModelClock) -> tuple[dict[str, bool], dict[bytes, bytes]]:
     """Return which tools find damage, and what waits."""
     with Snapshot(directory) as snapshot:
-        pending = {bytes(m.id): m.payload for m in snapshot.messages(ID_MIN, ID_END)}
+        pending = {bytes(m.id): m.payload for m in snapshot.messages(Filter(hi=ID_END))}
         dumped = bool(snapshot.problems())
     with Snapshot(directory) as snapshot:
         counted = bool(stats_of(directory, snapshot).damaged)
