@@ -514,6 +514,29 @@ def test_a_message_that_was_given_back_while_the_keeper_ran_and_fired_stays_gone
             assert len(keeper.claim()) == 0
 
 
+def test_a_drop_that_has_met_one_copy_of_its_message_in_a_deal_is_kept_for_one_that_the_next_deals(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "jobs.wheel"
+    clock = FakeClock()
+    with Wheel.create(path, clock=clock) as wheel, Wheel.create(tmp_path / "other", clock=clock) as other:
+        other.enqueue(b"x", delay=60)
+        (message,) = other.list()
+        note_repeats(open_directory(path, write=True).disk)
+        with Keeper(path, clock=clock, background=False) as keeper:
+            write_again(path, message, times=1)
+            keeper.claim()
+            assert wheel.cancel(message.id)
+            keeper.claim()
+            write_again(path, message, times=1)
+            keeper.claim()
+            Deal(keeper._store, spread=True, finished=keeper._head.finished, chunk_records=2).run()
+            assert keeper._store.has_undealt(), "the test shows nothing"
+        clock.advance(61)
+        with Keeper(path, clock=clock, background=False) as keeper:
+            assert not keeper.claim()
+
+
 def test_the_next_lap_is_one_file_until_two_minutes_before_it_begins_and_then_seconds(tmp_path: Path) -> None:
     clock = FakeClock()
     lap_us = 900 * US_PER_S

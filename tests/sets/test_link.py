@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from filewheel import MessageId
+from filewheel import Fenced, MessageId, Wheel
 from filewheel.disk.directory import open_directory
-from filewheel.roster.roster import read_roster
+from filewheel.disk.disk import SYSTEM
+from filewheel.roster.roster import Mode, Roster, change_roster, read_roster
 from tests.sets.support import Pair, fire
+from tests.support import FaultyDisk
 
 both = pytest.mark.parametrize("pair", ["ship", "mirror"], indirect=True)
 
@@ -102,3 +106,44 @@ def test_a_backup_is_told_that_it_is_current_when_its_primary_is(pair: Pair) -> 
         # If the primary is lost now, this is the copy that says whether the backup may be promoted.
         assert told.members == pair.roster().members
     assert pair.member().state == "current"
+
+
+def test_a_backup_that_has_heard_of_a_promotion_takes_no_tick_of_the_old_primary(pair: Pair) -> None:
+    pair.settle(1)
+    change_roster(open_directory(pair.backup, write=True), heard_of_a_promotion)
+    with pair.wheel() as wheel:
+        id_ = wheel.enqueue(b"x", delay=600)
+    assert pair.link is not None
+    with pytest.raises(Fenced):
+        pair.link.tick()
+    pair.kill()
+    assert bytes(id_) not in pair.pending(pair.backup)
+
+
+def heard_of_a_promotion(mine: Roster | None) -> Roster:
+    assert mine is not None
+    return replace(mine, epoch=mine.epoch + 1)
+
+
+@pytest.mark.parametrize("mode", ["ship", "mirror"])
+def test_the_names_that_a_copy_counts_on_are_durable_first(tmp_path: Path, mode: Mode) -> None:
+    """The checkpoint's at the primary, before it is copied; a mirror's segment, before a frame in it counts."""
+    calls: list[tuple[str, str, str]] = []
+    pair = Pair(tmp_path, mode=mode)
+    pair.disk = lambda path: FaultyDisk(path, lambda kind, name: calls.append((Path(path).stem, kind, name)))
+    pair.settle(1)
+    with Wheel(pair.primary, clock=pair.clock, env=SYSTEM.using(disk=pair.disk)) as wheel:
+        wheel.enqueue(b"x", delay=600)
+        if mode == "mirror":
+            (segment,) = {
+                n for who, kind, n in calls if (who, kind) == ("backup", "pwrite") and n.startswith("journal")
+            }
+            ours = [(kind, name) for who, kind, name in calls if who == "backup"]
+            opened = ours.index(("open", segment))
+            assert opened < ours.index(("sync_dir", "journal"), opened) < ours.index(("pwrite", segment), opened)
+    pair.keeper().close()
+    calls.clear()
+    pair.tick(3)
+    read = calls.index(("primary", "open", "checkpoint"))
+    assert calls.index(("primary", "sync_dir", ""), read) < calls.index(("backup", "rename", "checkpoint"), read)
+    pair.close()

@@ -7,7 +7,13 @@ from tests.crash.operations import ALWAYS, DROP, NEVER, becomes, without
 
 MUTANTS: list[Mutant] = [
     m("copy-look-once", "B1", ALWAYS, "a tick takes journals and checkpoint of one instant", "copy 1"),
-    m("copy-checkpoint-unflushed", "B1", DROP, "a checkpoint is durable at the primary before it is copied", "copy 0"),
+    m(
+        "copy-checkpoint-unflushed",
+        "B1",
+        DROP,
+        "a checkpoint is durable at the primary before it is copied",
+        "tests/sets/test_link.py::test_the_names_that_a_copy_counts_on_are_durable_first",
+    ),
     m("copy-source-unflushed", "B1", DROP, "so is the end of each journal", "copy 1"),
     m("copy-laps-unflushed", "B1", DROP, "laps are durable before a tick names them", "copy 0"),
     m("tick-unflushed", "B1", DROP, "a tick is durable before anything of it is done", "copy 0"),
@@ -28,7 +34,13 @@ MUTANTS: list[Mutant] = [
     ),
     m("replay-unflushed", "B1", DROP, "what was done again is durable before the log is emptied", "copy 0"),
     m("mirror-believed", "M3", DROP, "a tick also writes what a producer has written to a mirror", "copy 0"),
-    m("mirror-name-unflushed", "M3", DROP, "the name of a mirror's segment is durable before a frame counts", "copy 0"),
+    m(
+        "mirror-name-unflushed",
+        "M3",
+        DROP,
+        "the name of a mirror's segment is durable before a frame counts",
+        "tests/sets/test_link.py::test_the_names_that_a_copy_counts_on_are_durable_first",
+    ),
     m(
         "doubted-believed",
         "B1",
@@ -41,7 +53,7 @@ MUTANTS: list[Mutant] = [
         "M7",
         NEVER,
         "of a move that only a copy has nothing is written where its message is over",
-        "copy 0",
+        "tests/sets/test_giving.py::test_of_a_move_whose_message_is_over_nothing_is_given_back",
     ),
     m(
         "history-unseen",
@@ -50,7 +62,13 @@ MUTANTS: list[Mutant] = [
         "a primary that was set back and went on is no primary of the copy",
         "tests/sets/test_link_losses.py::test_a_primary_that_was_set_back_to_an_image_and_went_on_is_not_mixed_with_its_backup",
     ),
-    m("tick-after-promotion", "B3", NEVER, "no tick is written into a wheel of a higher epoch", "saga 0"),
+    m(
+        "tick-after-promotion",
+        "B3",
+        NEVER,
+        "no tick is written into a wheel of a higher epoch",
+        "tests/sets/test_link.py::test_a_backup_that_has_heard_of_a_promotion_takes_no_tick_of_the_old_primary",
+    ),
     m(
         "fork-unnoted",
         "B3",

@@ -12,8 +12,8 @@ MUTANTS: list[Mutant] = [
     m("roster-mark-stays", "B4", [DROP, DROP], "a wheel that was taken out of its set has no mark of it",
       "tests/roster/test_fence.py::test_a_wheel_that_was_taken_out_of_its_set_stands_alone"),
     # -- what the model of sets sees -------------------------------------------------------------------------
-    m("repeats-forgotten", "B4", NEVER, "in a set a drop that has met one copy of its put is kept for the other",
-      "saga 12 @420"),
+    m("repeats-forgotten", "B4", NEVER, "where a message may stand twice, a drop that has met one copy of its put is kept for the other",
+      "tests/test_keeper.py::test_a_drop_that_has_met_one_copy_of_its_message_in_a_deal_is_kept_for_one_that_the_next_deals"),
     m("counted-twice", "B4", NEVER, "where a message may stand twice, frames that overlap are counted by their ids",
       "tests/sets/test_giving_counts.py::test_what_a_wheel_deals_again_without_a_checkpoint_counts_once"),
     m("loose-counted-twice", "B4", NEVER, "so is a file to which the journals bring something",
