@@ -251,7 +251,10 @@ def moved_on(message: Message, left: int | None, time_us: int | None) -> str:
 
 def is_name(name: object) -> TypeGuard[str]:
     """Return whether a schedule may have this name."""
-    return isinstance(name, str) and 1 <= len(name.encode("utf-8", "surrogatepass")) <= NAME_BYTES_MAX
+    try:
+        return isinstance(name, str) and 1 <= len(name.encode()) <= NAME_BYTES_MAX
+    except UnicodeEncodeError:
+        return False
 
 
 def check_name(name: str) -> str:

@@ -62,6 +62,10 @@ class Place:
         assert "uthoriz" not in result.err
         return str(result.out)
 
+    def status(self) -> list[dict[str, Any]]:
+        """Return what the nodes have said of each partition, to a user who may do anything."""
+        return [json.loads(line) for line in self.run("root", "status").splitlines()]
+
     @contextmanager
     def running(self, user: str, verb: str, *words: str, log: Path) -> Iterator[None]:
         """Run a verb until the end of the block, at which its log has no word of a missing right."""
@@ -114,8 +118,9 @@ def test_topics_are_made_records_sent_delivered_and_looked_at_with_the_rights_of
         eventually(lambda: here.secured.values(here.target) == [b"x"], timeout_s=90)
         here.run("sender", "produce", "--in", "1d", "--target", here.target, "--key", "b", "later")
         here.secured.put(here.name, b"undeliverable")
+        eventually(lambda: any(one["seen_s"] is not None for one in here.status()), timeout_s=90)  # the note: keyed
         here.grant("operator", "`cancel`")
-        eventually(lambda: here.run("operator", "cancel", "b"), timeout_s=90)
+        assert here.run("operator", "cancel", "b")
         here.secured.forbid_all("operator")
         here.grant("operator", "`status`")
         eventually(lambda: invoke("kafka", "status", *here.secured.place(here.name, "operator")).out, timeout_s=60)

@@ -115,14 +115,14 @@ def test_schedules_are_found_with_their_next_times_and_followed(wheel_dir: Path,
         wheel.enqueue(b"no schedule", delay=1, headers={"k": f"it only names {SCHEDULE}"})
         Fw(wheel_dir).deal()
         found = view.schedules().value
-        assert sorted(definition.name for definition, _ in found.found) == [f"report:{n:02}" for n in range(12)]
-        dues = [message.due_us for _, message in found.found]
+        assert sorted(stored.name for stored in found.found) == [f"report:{n:02}" for n in range(12)]
+        dues = [stored.occurrence.due_us for stored in found.found]
         assert dues == sorted(dues)
         assert not found.is_cut
         scheduler.unschedule("report:03")
         wheel.reschedule(key="filewheel.every:report:11", delay=1)
         clock.advance(3)
-        names = [definition.name for definition, _ in view.schedules().value.found]
+        names = [stored.name for stored in view.schedules().value.found]
         assert names[0] == "report:11"
         assert sorted(names) == [f"report:{n:02}" for n in range(12) if n != 3]
     scheduler.stop()
