@@ -140,20 +140,28 @@ def check_items(name: str, values: Iterable[Item]) -> Iterable[Item]:
     return values
 
 
+def utf8(text: str, what: str) -> bytes:
+    """Return text in bytes. Raises BadArgument for a lone surrogate."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise BadArgument(f"{what} {text[:40]!r} is not valid Unicode") from None
+
+
 def check_bounds(at_most: Mapping[str, int] | None) -> dict[bytes, int]:
     """Return the claim limit of each topic, by the topic in bytes; none for None. Raises BadArgument."""
     if at_most is None:
         return {}
     if not isinstance(at_most, Mapping) or not all(isinstance(topic, str) for topic in at_most):
         raise BadArgument(f"at_most maps topics to counts, not {shown(at_most)}", hint='{"slow": 10}')
-    return {topic.encode(): check_whole("at_most", count, least=0) for topic, count in at_most.items()}
+    return {utf8(topic, "a topic"): check_whole("at_most", count, least=0) for topic, count in at_most.items()}
 
 
 def check_first(first: Sequence[str]) -> list[bytes]:
     """Return the topics and globs that a claim puts first, in bytes. Raises BadArgument."""
     if not isinstance(first, Sequence) or isinstance(first, (str, bytes)) or not all(isinstance(t, str) for t in first):
         raise BadArgument(f"first is a list of topics and globs, not {shown(first)}", hint='["urgent*"]')
-    return [topic.encode() for topic in first]
+    return [utf8(topic, "a topic") for topic in first]
 
 
 def check_keep_dead(keep_dead_s: float | None) -> float | None:

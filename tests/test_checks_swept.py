@@ -38,6 +38,7 @@ VALUES: list[Any] = [
     10**30, -(10**30), 10**400, 10**5000, 2**63, -1, 0, 1e300, -1e300, math.nan, math.inf, True, None,
     timedelta.max, timedelta.min, datetime.max, datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC),
     "5", "", "\ud800", "x\0y", b"x", object(), int, [], [1], [10**400], [math.nan], {}, {1: 2}, *ODD,
+    ["\ud800"], {"\ud800": 1}, {"x": "\ud800"},
 ]  # fmt: skip
 NOT_SWEPT = {"self", "wait", "known", "progress"}
 """Waits without end, and types that only the library makes."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from filewheel.checks import shown
+from filewheel.checks import shown, utf8
 from filewheel.errors import BadArgument, TooLarge
 from filewheel.message import DEAD_US, DUE_LIMIT_US, ID_BYTES, OWN_BYTES_MAX, PREFIX, Message, MessageId, due_of
 
@@ -41,7 +41,7 @@ def check_topic(topic: object) -> None:
     """Raise unless this is a valid topic."""
     if not isinstance(topic, str):
         raise BadArgument(f"a topic is a str, not {type(topic).__name__}")
-    size = len(_encode(topic, "the topic"))
+    size = len(utf8(topic, "the topic"))
     if size > TOPIC_BYTES_MAX:
         raise TooLarge(f"the topic has {size} bytes; the limit is {TOPIC_BYTES_MAX}", hint=_HINT)
 
@@ -50,7 +50,7 @@ def check_key(key: object) -> str:
     """Return a unique key, or raise."""
     if not isinstance(key, str):
         raise BadArgument(f"a key is a str, not {type(key).__name__}")
-    size = len(_encode(key, "the key"))
+    size = len(utf8(key, "the key"))
     if not size:
         raise BadArgument("the key is empty", hint="leave it out for a message without one")
     if size > KEY_BYTES_MAX:
@@ -66,7 +66,7 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     for key, value in headers.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise BadArgument(f"headers map str to str; {key!r} maps to {value!r}")
-        more = len(_encode(key, "a header")) + len(_encode(value, "a header"))
+        more = len(utf8(key, "a header")) + len(utf8(value, "a header"))
         if key.startswith(PREFIX):
             own_size += more
         else:
@@ -79,13 +79,6 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     if own_size > OWN_BYTES_MAX:
         raise TooLarge(f"the headers {PREFIX}* have {own_size} bytes; the limit is {OWN_BYTES_MAX}", hint=_HINT)
     return headers
-
-
-def _encode(text: str, what: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise BadArgument(f"{what} {text[:40]!r} is not valid Unicode") from None
 
 
 def check_message(message: Message, payload_limit: int) -> None:
