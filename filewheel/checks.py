@@ -239,7 +239,7 @@ def check_function(name: str, function: object) -> None:
 def check_done(who: str, value: object) -> None:
     """Raise TypeError for a value that a function has handed back in place of its work, or that has such a value in it.
 
-    Coroutines are closed. Cost: the kind of each item of a list, tuple, set or dict.
+    Functions in a list, tuple, set or dict are data. Coroutines are closed. Cost: the kind of each item.
     """
     inside: Collection[object] = ()
     if type(value) is dict:
@@ -247,12 +247,14 @@ def check_done(who: str, value: object) -> None:
     elif type(value) in (list, tuple, set, frozenset):
         inside = cast(Collection[object], value)
     kinds = {type(value), *map(type, inside)}
-    left = [one for one in (value, *inside) if _left(one)] if any(map(_may_be_left, kinds)) else []
-    for one in left:
+    if not any(map(_may_be_left, kinds)):
+        return
+    left = [_left(value), *(what for one in inside if (what := _left(one)) != _CALL)]
+    for one in (value, *inside):
         if isinstance(one, types.CoroutineType):
             one.close()  # or Python warns that it was never awaited
-    if left:
-        raise TypeError(f"{who} returned work that is not done, {_left(left[0])}")
+    for what in filter(None, left):
+        raise TypeError(f"{who} returned work that is not done, {what}")
 
 
 @functools.lru_cache(256)

@@ -180,7 +180,9 @@ def test_a_function_with_yield_is_no_handler(scheduler: Scheduler, function: Any
         scheduler.on("x", where=where)(function)
 
 
-@pytest.mark.parametrize("value", [None, 0, "text", [1], {"a": 1}, MagicMock(), Path("x"), iter([1])])
+@pytest.mark.parametrize(
+    "value", [None, 0, "text", [1], {"a": 1}, {"f": len}, [print], MagicMock(), Path("x"), iter([1])]
+)
 def test_a_call_that_returns_any_other_value_has_ended_well(scheduler: Scheduler, value: object) -> None:
     scheduler.on("x")(lambda: value)
     scheduler.enqueue("x")
