@@ -45,7 +45,7 @@ def command(
     """Take what was cancelled or acknowledged out of every file.
 
     Journals, laps, unique keys and the history of runs are here without it when this ends, also while a keeper runs.
-    What is pending stays: cancel it first. Without a choice it is all that has ended, with the whole history; with ids,
+    Pending messages stay: cancel them first. Without a choice all that has ended goes, with the history; with ids,
     --topic or --key the history of the others stays. `-` reads ids from stdin. A line on stdout names each place that
     it could not reach: a program that has a journal in use, a backup, a damaged file, bytes in quarantine, messages
     that wait. docs/deleting-data.md has every place.

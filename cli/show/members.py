@@ -99,7 +99,7 @@ def rules_of(roster: Roster) -> list[str]:
             held = f"{count(roster.copies, 'wheel')} {'hold' if roster.copies > 1 else 'holds'}"
         rules.append(f"{held} a message before its enqueue returns")
         if roster.on_failure == "stale":
-            rules.append("A mirror that fails is marked stale, and is no mirror until it was healed")
+            rules.append("A mirror that fails is marked stale, and is no mirror until it has what it lacks")
         elif not roster.copies:
             rules.append("While a mirror fails, enqueues are refused")
     if roster.copies > 1:

@@ -1,8 +1,8 @@
 """Room for acknowledgements on a full disk.
 
-Each write for a settlement goes through `Reserve.spend`. When the disk is full, it deletes the segments that are kept
-for backups, which can heal, then the ballast, and writes once more after each. If that does not help, the error
-reports that the messages fire again. `room_for` makes the room before messages are handed out.
+Each write for a settlement goes through `Reserve.spend`. When the disk is full, it deletes the ballast, and
+writes once more. If that does not help, the error reports that the messages fire again. `room_for` makes the room
+before messages are handed out.
 Invariant: what is claimed can be acknowledged, unless another process takes the room that a longer settlement needs.
 """
 

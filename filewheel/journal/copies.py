@@ -1,7 +1,7 @@
 """The mirrors of one journal: it writes each frame to them, counts the copies, and handles a mirror that fails.
 
 The primary's roster names the mirrors and the policy for one that fails. "stale": the failure is written to the roster
-before any frame is confirmed that the mirror should have held, and the mirror is left out until it has healed.
+before any frame is confirmed that the mirror should have held, and the mirror is left out until it has what it lacks.
 "refuse": nothing more is written or confirmed until the mirror is back; an enqueue tries it again at most once a
 second. A failure of a mirror is never a failure of the primary's journal.
 

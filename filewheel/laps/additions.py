@@ -1,7 +1,7 @@
 """Bytes that one transaction appends to slot and lap files, above the lengths that the checkpoint covers, and to the
 index of keys.
 
-A deal appends records from journals, a heal appends records from another wheel; both write, flush and undo alike.
+A deal appends records from journals, and those of a file that it deals anew.
 The bytes count when a checkpoint covers them. A crash before leaves bytes that the next transaction cuts off.
 Invariant: after `sync`, all appended bytes are durable, and so is the name of every new file.
 """

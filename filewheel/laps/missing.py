@@ -8,7 +8,7 @@ and the drops for it to the checkpoint (`unmatched`).
 A journal segment is removed only by the holder of keeper.lock, and only when it is covered. So a missing one that was
 read and is not covered was removed from outside too. It may have held the cancel of a message that is due, which would
 then fire. A keeper that finds this stops; the next keeper continues with the rest.
-Invariants: a name leaves the checkpoint because its file is missing only by `repair`, or by a backup that is healed.
+Invariants: a name leaves the checkpoint because its file is missing only by `repair`.
 Journal bytes that were read are covered by a deal, or still there, or their keeper has stopped.
 """
 

@@ -1,1 +1,1 @@
-"""The set of a wheel: its members, the fence that decides which wheel may write, and the retention for backups."""
+"""The set of a wheel: its members and the fence that decides which wheel may write."""

@@ -195,7 +195,7 @@ class Promoting:
         if lacks and not force:  # mutant: lacking-promoted
             raise BadArgument(
                 f"{self._here.path} lacks {len(lacks)} files that its checkpoint names, {lacks[0]} among them",
-                hint="restore them, or let `filewheel replicate` heal it; promote another, or force it (`--force`)",
+                hint="let `filewheel replicate` copy them again, or restore them; promote another, or `--force` it",
             )
         if lacks:
             self._lacked.append(f"{len(lacks)} of its files are missing")

@@ -122,7 +122,7 @@ def _status(primary: Directory | None, member: Member, env: Env) -> MemberStatus
                 return MemberStatus(member, False, why=_ANOTHER)
             lacks = len(missing_files(there))  # mutant: lacking-unlisted
             if lacks:
-                why = f"{lacks} of its files are missing: `filewheel replicate` heals it"
+                why = f"{lacks} of its files are missing: `filewheel replicate` copies them again"
             follower = holder(there, "backup")
             known = MemberStatus(member, True, following=follower is not None, why=why, lacks=lacks)
             if primary is None or member.state == "joining" or there.settings.salt != primary.settings.salt:

@@ -38,7 +38,7 @@ def test_a_backup_that_lacks_a_file_is_told_and_not_promoted(pair: Pair) -> None
     assert "1 of its files are missing" in one.why
     assert state_of(one) == "damaged"
     assert trouble_of(one).startswith("damaged (1 of its files")
-    with pytest.raises(BadArgument, match=f"lacks 1 files .*laps/{victim.name}.*Try: restore them"):
+    with pytest.raises(BadArgument, match=f"lacks 1 files .*laps/{victim.name}.*Try: let `filewheel replicate`"):
         promote(pair.backup, env=SYSTEM.using(clock=pair.clock))
     assert pair.member().state == "current"
 
