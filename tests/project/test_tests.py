@@ -11,7 +11,7 @@ from tests.support import REPO
 TESTS = REPO / "tests"
 OWN = {"test_api.py", "test_design_doc.py", "test_layers.py"}
 """Tests of the tree as a whole."""
-PROGRAMS = ("bench", "crash", "days", "model", "mutation", "project")
+PROGRAMS = ("bench", "crash", "days", "journey", "model", "mutation", "project")
 SITUATIONS = ("kafka",)
 """Folders that test one machine of many parts: their files are named after what happens to it."""
 
