@@ -24,3 +24,20 @@ def test_an_interrupt_before_each_line_that_opens_a_keeper_leaves_its_lock_free(
     assert not set(threading.enumerate()) - threads
     with Keeper(wheel_dir, wait=False) as keeper:
         assert [m.payload for m in keeper.claim()] == [b"due"]
+
+
+def test_an_interrupt_while_the_thread_of_a_keeper_starts_ends_that_thread_before_the_files_are_closed(
+    wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def interrupted_start(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "filewheel-housekeeper":
+            raise KeyboardInterrupt
+
+    threads = set(threading.enumerate())
+    monkeypatch.setattr(threading.Thread, "start", interrupted_start)
+    with pytest.raises(KeyboardInterrupt):
+        Keeper(wheel_dir, wait=False)
+    assert not set(threading.enumerate()) - threads

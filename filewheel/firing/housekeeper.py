@@ -105,7 +105,9 @@ class Housekeeper:
     def start(self) -> None:
         """Run in a thread of its own. Raises OSError when no thread can be started."""
         self.reserve.ballast.keep()  # before the first claim: claimed messages need room for their acknowledgements
-        self._thread = started(threading.Thread(target=self._loop, name="filewheel-housekeeper", daemon=True))
+        # Known before it runs: Ctrl-C during the start closes the keeper, and `stop` has to wait for it.
+        self._thread = threading.Thread(target=self._loop, name="filewheel-housekeeper", daemon=True)
+        started(self._thread)
 
     def keep_dead(self, keep_dead_s: float | None, keys: Keys, alone: AbstractContextManager[object]) -> None:
         """Drop dead letters that are older, if a time is given; `alone` as of OldDead."""
@@ -116,11 +118,13 @@ class Housekeeper:
         """End the thread, after its present step."""
         self._stopping = True
         self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
+            thread.join()
 
     def _loop(self) -> None:
-        self._look()  # the first step may be the one that hangs
+        if not self._stopping:
+            self._look()  # the first step may be the one that hangs
         while not self._stopping:
             if not self._behind:
                 self._wake.wait(self._interval_s if self._dirty else LOOK_US / US_PER_S)

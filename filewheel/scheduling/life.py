@@ -47,7 +47,8 @@ class FiringThread:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = started(threading.Thread(target=self._live, name=self._name, daemon=True))
+        self._thread = threading.Thread(target=self._live, name=self._name, daemon=True)
+        started(self._thread)  # known before it runs: Ctrl-C during the start stops it, and waits for it
 
     def _live(self) -> None:
         raise NotImplementedError
@@ -60,7 +61,7 @@ class FiringThread:
     def stop(self, grace_s: float) -> None:
         """Give running calls this time to end, write what they end with, and end."""
         self.ask_to_stop(grace_s)
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self.is_alive and self._thread is not threading.current_thread():
             self._thread.join()
 
     def hurry(self) -> None:

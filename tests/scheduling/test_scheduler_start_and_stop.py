@@ -97,3 +97,22 @@ def test_a_second_scheduler_of_one_process_warns_that_it_fires_nothing(
     first.stop()
     second.stop()
     assert "standing by: this very process" in caplog.text
+
+
+def test_a_stop_after_ctrl_c_during_the_start_waits_for_the_thread_that_fires(
+    wheel_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def interrupted_start(thread: threading.Thread) -> None:
+        start(thread)
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+
+    threads = set(threading.enumerate())
+    scheduler = Scheduler(wheel_dir)
+    monkeypatch.setattr(threading.Thread, "start", interrupted_start)
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.start()
+    scheduler.stop()
+    assert not set(threading.enumerate()) - threads

@@ -16,7 +16,7 @@ import pytest
 from filewheel.disk.directory import open_directory
 from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.errors import BadArgument
-from filewheel.roster.roster import Roster, change_roster
+from filewheel.roster.roster import change_roster
 from filewheel.sets import peers
 from filewheel.sets.promote import Promotion, promote
 from filewheel.sets.standby import Standby
@@ -46,18 +46,13 @@ class Watch:
         self.said: list[str] = []
         self.result: list[Promotion | Exception | None] = []
         self.looked = 0
-        inner = self.standby._look
-
-        def look(roster: Roster) -> str:
-            found = inner(roster)
-            self.looked += 1
-            return found
+        """How often it has looked and said what it found."""
 
         def rest() -> None:
+            self.looked += 1
             self.clock.advance(passes_s)
             time.sleep(0.005)
 
-        self.standby._look = look  # type: ignore[method-assign]
         self.standby._rest = rest  # type: ignore[method-assign]
         self.thread = in_thread(self._run)
 
