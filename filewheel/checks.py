@@ -10,6 +10,7 @@ import contextlib
 import functools
 import inspect
 import os
+import re
 import sys
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -60,7 +61,8 @@ def shown(value: object) -> str:
 def check_path(path: str | os.PathLike[str]) -> str:
     """Return a path as text and absolute: a program may change its directory while a wheel is open.
 
-    In a directory that was removed it stays relative. Raises BadArgument for anything that no file system takes.
+    In a directory that was removed it stays relative. A URL is returned as it is: a backup may be at one.
+    Raises BadArgument for anything that no file system takes.
     """
     try:
         where = os.fsdecode(path)
@@ -70,9 +72,17 @@ def check_path(path: str | os.PathLike[str]) -> str:
         raise BadArgument(f"a path is a str or a PathLike, not {shown(path)}") from None
     except UnicodeEncodeError:
         raise BadArgument(f"the path {shown(path)} is not valid Unicode") from None
+    if scheme_of(where):
+        return where
     with contextlib.suppress(FileNotFoundError):
         return os.path.abspath(where)
     return where
+
+
+def scheme_of(where: str) -> str:
+    """Return the scheme of a URL, "ssh" of "ssh://host/path"; an empty string for a path of this machine."""
+    scheme, is_url, _ = where.partition("://")
+    return scheme if is_url and re.fullmatch("[a-z][a-z0-9]*", scheme) else ""
 
 
 def address_of(text: str) -> tuple[str, int]:

@@ -195,7 +195,7 @@ def _rules(roster: Roster) -> tuple[object, ...]:
 def _mode(roster: Roster | None, mirror: bool | None, path: str) -> Literal["mirror", "ship"]:
     """Return the requested mode, or else the backup's present one."""
     if mirror is None:
-        known = roster.member_at(os.path.abspath(path)) if roster is not None else None
+        known = roster.member_at(path if "://" in path else os.path.abspath(path)) if roster is not None else None
         return known.mode if known is not None else "ship"
     return "mirror" if mirror else "ship"
 

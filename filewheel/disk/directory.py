@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from filewheel.checks import check_path
+from filewheel.checks import check_path, scheme_of
 from filewheel.disk.ballast import Ballast
 from filewheel.disk.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from filewheel.disk.descriptors import raised
@@ -250,6 +250,8 @@ def open_directory(
     """
     where = check_path(path)
     check_env(env)
+    if scheme_of(where):
+        raise NoWheel("no directory of this machine", path=where, hint="only a backup may be at a URL")
     try:
         root = env.disk(where)
     except (FileNotFoundError, NotADirectoryError) as exc:

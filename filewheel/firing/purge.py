@@ -38,6 +38,7 @@ from filewheel.laps.window import read_file
 from filewheel.lookup.finder import Finder
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.message import ID_END, MessageId
+from filewheel.roster.far import read_note
 from filewheel.roster.roster import Member, read_roster
 from filewheel.runs.history import remove_ends
 from filewheel.runs.run import Ended
@@ -425,6 +426,9 @@ class _Purge:
 
     def _follows(self, member: Member, deal: int) -> bool:
         try:
+            if member.is_far:
+                note = read_note(self.dir.disk, member.wheel)
+                return member.state == "current" and not note.error and note.deal >= deal
             with opened(member.path, self.dir.env) as there:
                 return member.state == "current" and there.settings.id == member.wheel and self.has_deal(there, deal)
         except (FilewheelError, OSError):  # it cannot be read now

@@ -26,6 +26,7 @@ No other module makes or parses a name.
       promote.lock                     held by a promotion of the set
       probe                            in a primary: written and removed, to test its disk
       repeats                          exists once a file may hold one message twice: counting compares ids
+      far/<wheel>                      in a primary: what its replicator knows of a backup at a URL; not durable
       ticks                            in a backup: the last steps of its copier
       forks                            what each promotion of the set had
       follows.json                     in a backup of filewheel 0.2
@@ -79,6 +80,7 @@ ROSTER_LOCK = "roster.lock"
 PROMOTE_LOCK = "promote.lock"
 PROBE = "probe"
 REPEATS = "repeats"
+FAR = "far"
 TICKS = "ticks"
 SMALL_TMP = "small.tmp"
 FORKS = "forks"
@@ -217,6 +219,11 @@ def id_lock(bucket: int) -> str:
 def is_id_lock(last: str) -> bool:
     """Return whether this names a lock of ids."""
     return _ID_LOCK.fullmatch(last) is not None
+
+
+def far(wheel: str) -> str:
+    """Name the note of a backup at a URL, by its wheel id."""
+    return f"{FAR}/{wheel}"
 
 
 def history(n: int) -> str:

@@ -96,6 +96,8 @@ class Fence:
         if roster is None or not roster.members:
             return
         for member in roster.members:
+            if member.is_far:
+                continue  # its replicator fences this wheel when that one was promoted
             other = self._others.get(member.path)
             if other is None:
                 other = self._others[member.path] = _Other(member.path, self._dir.env)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
+from filewheel.checks import scheme_of
 from filewheel.disk.directory import Directory, check_writable, opened
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.replace import replace_file
@@ -61,7 +62,7 @@ class Member:
     """Another wheel of the set, as the primary sees it."""
 
     path: str
-    """Its absolute path."""
+    """Its absolute path, or its URL."""
     wheel: str
     """Its id in wheel.json, so that another wheel at the same path is not taken for it."""
     mode: Mode = "ship"
@@ -74,6 +75,11 @@ class Member:
     """A mirror that joins has what the primary had: producers write to it, and it is current once all of them do."""
     absorb: bool = False
     """It was current when another one was promoted: what only it has goes to the new primary before it is cleared."""
+
+    @property
+    def is_far(self) -> bool:
+        """Whether it is at a URL: only its replicator reads and writes it."""
+        return bool(scheme_of(self.path))
 
     @property
     def is_mirror(self) -> bool:
@@ -199,8 +205,8 @@ def _check(roster: Roster) -> None:
     for value in (roster.set, roster.primary_wheel, *wheels):
         _that(isinstance(value, str) and len(value) <= _ID_MAX, "id", value)
     for value in (roster.primary, *(m.path for m in roster.members)):
-        is_path = isinstance(value, str) and value.startswith("/") and "\0" not in value
-        _that(is_path and len(os.fsencode(value)) <= _PATH_MAX, "path", value)
+        is_path = isinstance(value, str) and (value.startswith("/") or scheme_of(value)) and "\0" not in value
+        _that(bool(is_path) and len(os.fsencode(value)) <= _PATH_MAX, "path", value)
     for member in roster.members:
         _that(member.mode in get_args(Mode), "mode", member.mode)
         _that(member.state in get_args(State), "state", member.state)

@@ -286,6 +286,11 @@ class Copy:
         self._target.beat()
 
     @property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint that the copy has."""
+        return self._checkpoint
+
+    @property
     def sizes(self) -> dict[str, int]:
         """What the copy has: each file, with the length that counts."""
         return self._files | self._journals

@@ -6,13 +6,15 @@ Invariant: a lag of 0 bytes means that the copy had the primary's checkpoint and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from filewheel.disk.directory import Directory
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
 from filewheel.laps.slot import files_of
-from filewheel.sets.source import Source
+from filewheel.roster.far import FarNote
+from filewheel.sets.source import Source, View
 from filewheel.sets.target import LOG_START
 
 
@@ -28,15 +30,36 @@ class Lag(NamedTuple):
 
 def lag_of(primary: Directory, copy: Directory) -> Lag:
     """Return how far a copy is behind. Raises Damaged, OSError."""
+
+    def start_of(name: str) -> int:
+        known = copy.disk.identity(name)
+        # Zeros that a mirror's producer wrote ahead are no frames: its journals are compared by their frames.
+        return 0 if known is None else min(known[1] + 7 & ~7, _end_of_frames(copy, name, known[1]))
+
+    size_bytes, records, now = _behind(primary, start_of)
+    mine = copy.checkpoint()
+    if (mine.deal, mine.keeper) != (now.checkpoint.deal, now.checkpoint.keeper):
+        size_bytes, records = size_bytes + len(now.raw), None
+    return Lag(size_bytes, records, _in_step_us(copy))
+
+
+def lag_of_far(primary: Directory, note: FarNote) -> Lag:
+    """Return how far a copy at a URL is behind, by the note of its replicator. Raises Damaged, OSError."""
+    size_bytes, records, now = _behind(primary, lambda name: note.sizes.get(name, 0))
+    if (note.deal, note.keeper) != (now.checkpoint.deal, now.checkpoint.keeper):
+        size_bytes, records = size_bytes + len(now.raw), None
+    return Lag(size_bytes, records, note.in_step_us)
+
+
+def _behind(primary: Directory, start_of: Callable[[str], int]) -> tuple[int, int | None, View]:
+    """Return the bytes and the records above where a copy's files end, and the view of the primary."""
     source = Source(primary)
     try:
         view = source.look()
         size_bytes = 0
         records: int | None = 0
         for name, end in view.sizes.items():
-            known = copy.disk.identity(name)
-            # Zeros that a mirror's producer wrote ahead are no frames: its journals are compared by their frames.
-            start = 0 if known is None else min(known[1] + 7 & ~7, _end_of_frames(copy, name, known[1]))
+            start = start_of(name)
             if start < end:
                 count = _records(primary, name, start, end)
                 if not count and name.startswith(layout.JOURNAL):
@@ -45,10 +68,7 @@ def lag_of(primary: Directory, copy: Directory) -> Lag:
                 records = (records or 0) + count
     finally:
         source.close()
-    mine = copy.checkpoint()
-    if (mine.deal, mine.keeper) != (view.checkpoint.deal, view.checkpoint.keeper):
-        size_bytes, records = size_bytes + len(view.raw), None
-    return Lag(size_bytes, records, _in_step_us(copy))
+    return size_bytes, records, view
 
 
 def _in_step_us(copy: Directory) -> int:

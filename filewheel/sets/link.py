@@ -24,6 +24,7 @@ from filewheel.env import Env
 from filewheel.errors import Damaged, Fenced, Locked, NoWheel, disk_error
 from filewheel.format import layout
 from filewheel.message import US_PER_S
+from filewheel.roster.far import FarNote, write_note
 from filewheel.roster.fence import LOOK_US
 from filewheel.roster.roster import WHY_MAX, Member, Roster, State, change_roster, read_roster
 from filewheel.sets.absorb import Absorption, clear
@@ -281,8 +282,16 @@ class Link:
         if not done.lacks and (self._beat_us is None or not 0 <= now_us - self._beat_us < US_PER_S):
             self._beat_us = now_us
             self._copy.beat()
+            if self.member.is_far:
+                self._leave_note(self._copy)
         self._note(done)
         return done.bytes > 0 or self._scrub is not None
+
+    def _leave_note(self, copy: Copy) -> None:
+        """Note at the primary what the backup has, for those who cannot look there."""
+        now_us, checkpoint = self._clock.now_us(), copy.checkpoint
+        note = FarNote(now_us, "", self.member.since_us, now_us, checkpoint.deal, checkpoint.keeper, copy.sizes)
+        write_note(self._source, self._wheel, note)
 
     def _note(self, done: Copied) -> None:
         if done.bytes:

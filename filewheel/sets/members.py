@@ -28,6 +28,7 @@ from filewheel.errors import BadArgument, Fenced, FilewheelError, NotFound, NoWh
 from filewheel.format import layout
 from filewheel.keys.upkeep import rebuild_keys
 from filewheel.lookup.snapshot import Snapshot
+from filewheel.roster.far import drop_note
 from filewheel.roster.fence import fenced
 from filewheel.roster.roster import (
     COPIES_MAX,
@@ -44,6 +45,7 @@ from filewheel.roster.roster import (
 from filewheel.sets.absorb import clear
 from filewheel.sets.pauses import copy_pauses
 from filewheel.sets.peers import when_free
+from filewheel.sets.places import check_place
 from filewheel.sets.target import replay
 
 WAIT_S = 5.0
@@ -63,9 +65,9 @@ def add_backup(
 ) -> Member:
     """Make `path` a backup of a wheel, and return its entry in the roster. A replicator brings it in step.
 
-    Creates the backup's wheel if it is missing. `on_failure`, `copies` and `timeout_s` apply to the whole
-    set. A wheel that is a member already gets the new mode and nothing else changes; this also works while its
-    disk is unreachable.
+    `path` is a directory or a URL. Creates the backup's wheel if it is missing. `on_failure`, `copies` and `timeout_s`
+    apply to the whole set. A wheel that is a member already gets the new mode and nothing else changes; this also works
+    while its disk is unreachable.
 
     Raises Fenced when the wheel is not a primary, WheelExists when messages are pending in the other one, NoWheel when
     the registered wheel at `path` cannot be read and nothing would change, BadArgument.
@@ -73,6 +75,7 @@ def add_backup(
     where = check_path(path)
     check_flag("force", force)
     _check(mode, on_failure, copies, timeout_s)
+    check_place(where, mode)
 
     def ruled(now: Roster) -> Roster:
         return replace(
@@ -297,6 +300,7 @@ def remove_backup(
 
         # Here first: producers no longer wait for it or write to it. A crash here leaves a backup without a set.
         change_roster(ours, leave)
+        drop_note(ours, member.wheel)
     with contextlib.suppress(FilewheelError, OSError):
         _stand_alone(member, set_, env)
     return member

@@ -21,10 +21,12 @@ from filewheel.disk.threads import started
 from filewheel.env import Env, Event, check_env
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, NoWheel, disk_errors, said, said_of
 from filewheel.message import US_PER_S
+from filewheel.roster.far import read_note, write_note
 from filewheel.roster.roster import Member, Roster
 from filewheel.sets.copy import Progress
 from filewheel.sets.failure_log import FailureLog
 from filewheel.sets.link import Link, LinkReport
+from filewheel.sets.places import link_for
 from filewheel.sets.status import NoPrimary, find_primary
 
 log = logging.getLogger(__name__)
@@ -167,7 +169,7 @@ class Replicator:
     def _bring(self, primary: str, member: Member, progress: Progress | None, reports: list[LinkReport]) -> Link | None:
         link: Link | None = None
         try:
-            link = Link(primary, member, progress=progress, env=self._env)
+            link = link_for(primary, member, progress=progress, env=self._env)
             link.catch_up(lambda: self._stopping.wait(self._interval_s) or self._stopped)
         except BaseException as exc:
             report = LinkReport(member.path, member.wheel, member.mode, "failed") if link is None else link.report
@@ -175,10 +177,20 @@ class Replicator:
                 link.abandon()
             if not isinstance(exc, FilewheelError):
                 raise
+            note_failure(primary, member, exc, self._env)
             reports.append(replace(report, state=_state_of(exc), error=said(exc)))
             return None
         reports.append(link.report)
         return link
+
+
+def note_failure(primary: str, member: Member, exc: FilewheelError, env: Env) -> None:
+    """Note at the primary why a backup at a URL cannot be served. Never raises."""
+    # With a lock there, another replicator serves it, and leaves notes of its own.
+    if member.is_far and not isinstance(exc, Locked):
+        with contextlib.suppress(FilewheelError, OSError), opened(primary, env) as here:
+            note = read_note(here.disk, member.wheel)
+            write_note(here, member.wheel, note.failed(said_of(exc, member.path), env.clock.now_us()))
 
 
 def _state_of(exc: FilewheelError) -> str:
@@ -227,7 +239,7 @@ class _Service(threading.Thread):
 
     def _serve(self) -> None:
         of = self._of
-        link = Link(self.primary, self._member, env=of._env)
+        link = link_for(self.primary, self._member, env=of._env)
         try:
             while not self._is_ending():
                 busy = link.tick()
@@ -249,9 +261,12 @@ class _Service(threading.Thread):
             "cannot be reached" if gone else "cannot be followed" if isinstance(exc, Fenced) else "cannot be written"
         )
         self._of.failures.failed(self._member.wheel, f"{path} {cannot}: {said_of(shown, path)}{hint}", after_s=after_s)
+        note_failure(self.primary, self._member, shown, self._of._env)
         self._report(replace(self.report, state=_state_of(shown), error=said(shown)))
 
     def _missing_wheel(self) -> NoWheel | None:
+        if self._member.is_far:
+            return None
         try:
             with opened(self._member.path, self._of._env):
                 return None

@@ -24,13 +24,14 @@ from filewheel.errors import (
     said_of,
 )
 from filewheel.message import US_PER_S
+from filewheel.roster.far import FOLLOWED_US, read_note
 from filewheel.roster.roster import (
     Member,
     Roster,
     read_roster,
     roster_at,
 )
-from filewheel.sets.lag import lag_of, missing_files
+from filewheel.sets.lag import lag_of, lag_of_far, missing_files
 
 _ANOTHER = "another wheel is in its place"
 
@@ -115,6 +116,8 @@ def _promoted(theirs: Roster) -> str:
 
 
 def _status(primary: Directory | None, member: Member, env: Env) -> MemberStatus:
+    if member.is_far:
+        return _far_status(primary, member, env)
     why = member.why
     try:
         with opened(member.path, env) as there:
@@ -139,6 +142,27 @@ def _status(primary: Directory | None, member: Member, env: Env) -> MemberStatus
             return replace(known, lag_messages=lag.records, lag_bytes=lag.size_bytes, lag_s=lag_s)
     except (FilewheelError, OSError) as exc:
         return MemberStatus(member, False, why=said_of(exc, member.path))
+
+
+def _far_status(primary: Directory | None, member: Member, env: Env) -> MemberStatus:
+    """Return the status of a backup at a URL: what its replicator knows of it."""
+    if primary is None:
+        return MemberStatus(member, False, why="only the replicator of the primary can ask it")
+    try:
+        note, now_us = read_note(primary.disk, member.wheel), env.clock.now_us()
+        if note.error:
+            since = f" (for {max(0, now_us - note.since_us) // US_PER_S:,} s)"
+            return MemberStatus(member, False, why=note.error + since)
+        following = 0 <= now_us - note.noted_us < FOLLOWED_US
+        known = MemberStatus(member, True, following=following, why=member.why)
+        if member.state == "joining" or not note.noted_us:
+            return known
+        lag = lag_of_far(primary, note)
+    except (FilewheelError, OSError) as exc:
+        why = f"its lag is unknown, because the primary cannot be read: {said_of(exc, primary.path)}"
+        return MemberStatus(member, True, why=why)
+    lag_s = max(0, now_us - lag.in_step_us) / US_PER_S if lag.size_bytes else 0.0
+    return replace(known, lag_messages=lag.records, lag_bytes=lag.size_bytes, lag_s=lag_s)
 
 
 class NoPrimary(NoWheel):
