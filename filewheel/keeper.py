@@ -184,7 +184,8 @@ class Keeper:
             raise
 
     def _give_up(self) -> None:
-        """Close what an opening that failed has opened."""
+        """Close all files and end the thread, whatever was opened and is still open. May be called again."""
+        self._closed = True
         if "_housekeeper" in vars(self):
             self._housekeeper.stop()
         if "_store" in vars(self):
@@ -211,11 +212,11 @@ class Keeper:
         if os.getpid() != self._pid:
             return
         with self._closing:  # a second call returns when the first has closed
-            if not self._closed:
-                try:  # mutant: half-closed
+            try:  # mutant: half-closed
+                if not self._closed:
                     self._end()
-                finally:
-                    self._release()
+            finally:  # each step of it can be done twice: the next close finishes one that Ctrl-C cut off
+                self._give_up()
 
     def _is_primary(self) -> bool:
         """Return whether this wheel is in no set, or is its primary. Else its journals stay for a rejoin to read."""

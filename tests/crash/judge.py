@@ -103,7 +103,7 @@ class Judge:
 
     def _keep(self, disk: MemoryDisk, view: View, expected: list[Message], how: str) -> None:
         live = self.population.live if self.population.live in disk.changes else ""
-        got = deliver(self._open(disk), disk, looks=LOOKS if live else 0)
+        got = deliver(self._open(disk), disk, looks=self._looks(disk))
         if got != expected and live:
             # For some looks the keeper takes the gap for a frame that is being written, and does not look behind it:
             # a drop that lies there comes too late for what it would have stopped.
@@ -112,6 +112,9 @@ class Judge:
             got = [m for m in got if m.id not in late]
         if got != expected:
             self._compare(got, expected, f"{how}, fired")
+
+    def _looks(self, disk: MemoryDisk) -> int:
+        return LOOKS if self.population.live in disk.changes else 0
 
     def _compare(self, got: list[Message], expected: list[Message], how: str) -> None:
         known = {m.id: m for m in expected}
@@ -216,7 +219,7 @@ class Judge:
         """Acknowledge half of it, close (which deals), and open again: the other half is there."""
         disk = MemoryDisk(self.truth.image, changes)
         keeper = self._open(disk)
-        fired = deliver(keeper, disk)
+        fired = deliver(keeper, disk, looks=self._looks(disk))
         done = {m.id for m in fired[::2] if not m.is_dead}
         keeper.ack(sorted(done))
         keeper.close()
