@@ -14,13 +14,13 @@ from typing import Any
 from zlib import crc32
 
 from filewheel.errors import ClusterError
-from filewheel.kafka.node.transport import BEGINNING, Done, End, Listener, Polled, Refusal, UnitOutcome
+from filewheel.kafka.node.transport import BEGINNING, Done, End, Listener, Place, Polled, Refusal, UnitOutcome
 from filewheel.kafka.records.headers import DUE_MS, FIRED_MS, TARGET_KEY, TARGET_TOPIC, UNLESS_DUE_MS
 from filewheel.kafka.records.record import Outgoing, Record
 from filewheel.kafka.scheduling.call import CallTopics
 from tests.support import FakeClock
 
-Place = tuple[int, str]
+Position = tuple[int, str]
 
 
 def due_ms(record: Outgoing) -> int:
@@ -33,7 +33,7 @@ class Unit:
 
     sink: FakeCallSink
     records: Sequence[Outgoing]
-    positions: Mapping[int, Place]
+    positions: Mapping[int, Position]
     generation: int
     done: Done
 
@@ -48,7 +48,7 @@ class CallCluster:
     keyed: bool = True
     exactly_once: bool = False
     logs: dict[tuple[str, int], list[Record]] = field(default_factory=dict)
-    committed: dict[int, Place] = field(default_factory=dict)
+    committed: dict[int, Position] = field(default_factory=dict)
     waiting: list[Outgoing] = field(default_factory=list)
     members: list[FakeCallSource] = field(default_factory=list)
     owners: dict[int, FakeCallSource] = field(default_factory=dict)
@@ -61,6 +61,8 @@ class CallCluster:
     """Questions for committed positions get no answer."""
     loses_commits: bool = False
     """Commits get no answer, and are not kept."""
+    topic_id: str = "one"
+    """The cluster's id of the topic of calls."""
     appended: int = 0
     """How many records were produced."""
     _next: int = 0
@@ -130,6 +132,12 @@ class CallCluster:
         member.is_expired = True
         self.rebalance()
 
+    def make_anew(self) -> None:
+        """Delete the topic of calls, and make one of the same name. The group forgets its positions in it."""
+        self.topic_id += ", made anew"
+        self.logs = {place: log for place, log in self.logs.items() if place[0] != self.topics.calls}
+        self.committed.clear()
+
     # Units.
 
     def finish(self, end: End = End.DELIVERED, index: int = 0) -> None:
@@ -160,7 +168,7 @@ class FakeCallSink:
         self.is_closed = False
 
     def send(
-        self, records: Sequence[Outgoing], positions: Mapping[int, Place], group: Callable[[], Any], done: Done
+        self, records: Sequence[Outgoing], positions: Mapping[int, Position], group: Callable[[], Any], done: Done
     ) -> None:
         def answer(outcome: UnitOutcome) -> None:
             if not self.is_closed:
@@ -206,12 +214,16 @@ class FakeCallSource:
             new, self.coming = self.coming, []
             self.listener.assigned(new)
         records: list[Record] = []
+        ends: dict[int, int] = {}
         for partition, offset in self.next.items():
             if partition not in self.paused:
-                found = self.cluster.logs.get((self.cluster.topics.calls, partition), [])[offset : offset + limit]
+                log = self.cluster.logs.get((self.cluster.topics.calls, partition), [])
+                found = log[offset : offset + limit]
                 self.next[partition] = offset + len(found)
                 records += found
-        return Polled(records)
+                if offset + len(found) == len(log):
+                    ends[partition] = len(log)
+        return Polled(records, ends)
 
     def _left(self, gone: Sequence[int]) -> None:
         for partition in gone:
@@ -220,7 +232,7 @@ class FakeCallSource:
             del self.cluster.owners[partition]
         self.cluster.rebalance()
 
-    def committed(self, partitions: Sequence[int]) -> Mapping[int, Place | None] | None:
+    def committed(self, partitions: Sequence[int]) -> Mapping[int, Position | None] | None:
         if self.cluster.is_silent:
             return None
         return {p: self.cluster.committed.get(p) for p in partitions}
@@ -234,7 +246,7 @@ class FakeCallSource:
     def resume(self, partition: int) -> None:
         self.paused.discard(partition)
 
-    def commit_positions(self, positions: Mapping[int, Place], *, wait: bool = False) -> None:
+    def commit_positions(self, positions: Mapping[int, Position], *, wait: bool = False) -> None:
         if not self.cluster.loses_commits:
             self.cluster.committed.update(positions)
 
@@ -260,6 +272,16 @@ class FakeCalls:
     def check(self) -> None:
         if self.is_down:
             raise ClusterError("the cluster is down")
+
+    def ids(self) -> dict[str, str]:
+        self.check()
+        return {self.cluster.topics.calls: self.cluster.topic_id}
+
+    def ends(self, places: Sequence[Place]) -> dict[Place, int]:
+        return {place: len(self.cluster.logs.get(place, [])) for place in places}
+
+    def interrupt(self) -> None:
+        """Nothing waits."""
 
     def source(self, listener: Listener) -> FakeCallSource:
         return FakeCallSource(self.cluster, listener)

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from filewheel.kafka.levels.naming import Level, parse_levels
-from filewheel.kafka.levels.seam import LevelListener, Place, PolledLevels
+from filewheel.kafka.levels.seam import LevelListener, PolledLevels
 from filewheel.kafka.levels.service import LevelService
 from filewheel.kafka.node.rules import Rules
-from filewheel.kafka.node.transport import Done, End, Refusal, UnitOutcome
+from filewheel.kafka.node.transport import Done, End, Place, Refusal, UnitOutcome
 from filewheel.kafka.records.options import OnTargetError
 from filewheel.kafka.records.record import Headers, Outgoing, Record
 from tests.support import FakeClock
@@ -35,7 +35,7 @@ class FakeLevels:
         self.logs: dict[Place, list[Record]] = {
             (level.topic("delays"), n): [] for level in self.levels for n in range(partitions)
         }
-        self.ids = {topic: "one" for topic, _ in self.logs}
+        self.id_of = {topic: "one" for topic, _ in self.logs}
         """The cluster's id of each topic."""
         self.committed: dict[Place, tuple[int, str]] = {}
         """Offsets, with the id of the topic that they are of."""
@@ -78,14 +78,17 @@ class FakeLevels:
 
     # The transport of a service.
 
-    def check(self) -> Mapping[str, str]:
-        return dict(self.ids)
+    def check(self) -> None:
+        """All topics are there."""
+
+    def ids(self) -> Mapping[str, str]:
+        return dict(self.id_of)
 
     def ends(self, places: Sequence[Place]) -> Mapping[Place, int]:
         return {place: len(self.logs[place]) for place in places}
 
     def source(self, listener: LevelListener, ids: Mapping[str, str] | None = None) -> FakeSource:
-        return FakeSource(self, listener, ids or self.check())
+        return FakeSource(self, listener, ids or self.ids())
 
     def interrupt(self) -> None:
         """Nothing waits."""
@@ -93,7 +96,7 @@ class FakeLevels:
     def make_anew(self, level: str, *values: bytes) -> None:
         """Delete a topic, and make one of the same name with these records."""
         topic = f"delays.{level}"
-        self.ids[topic] += " more"
+        self.id_of[topic] += " more"
         for place in self.logs:
             if place[0] == topic:
                 self.logs[place] = []

@@ -1,7 +1,7 @@
-"""A delay topic, or one of a level, that is deleted and made anew on a real broker while nodes read it.
+"""A delay topic, one of a level, or one of calls that is deleted and made anew on a real broker while it is read.
 
-The new one has another id, the same name, and the first epoch again. More of it in memory: test_watchdog.py and
-test_levels.py.
+The new one has another id, the same name, and the first epoch again. More of it in memory: test_watchdog.py,
+test_levels.py and test_call_watchdog.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from filewheel.errors import WrongSource
-from filewheel.kafka import Policy, level_service, make_level_topics, make_topics, parse_levels
+from filewheel.kafka import KafkaScheduler, Policy, level_service, make_level_topics, make_topics, parse_levels
+from filewheel.kafka.node import topic_look
 from tests.kafka.conftest import ANSWER_TIMEOUT_S
 from tests.kafka.live import WAIT_S, Live
 from tests.support import eventually
@@ -74,3 +75,48 @@ def test_a_level_that_is_made_anew_ends_the_service_and_the_next_one_forwards_al
     serve(*old, failures=failed)
     assert "was deleted and made anew" in str(failed[0])
     serve(*new, failures=[])
+
+
+@pytest.mark.parametrize("count", [3, 60], ids=["shorter than what was read", "longer"])
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])
+def test_a_topic_of_calls_that_is_made_anew_ends_the_worker_and_all_of_it_is_called_afterwards(
+    kafka: str, count: int, exactly_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_look, "LOOK_S", 1.0)
+    live = Live(kafka)
+    seen: list[str] = []
+    delays, calls = live.topic, f"{live.topic}.calls"
+
+    def a_scheduler() -> KafkaScheduler:
+        scheduler = KafkaScheduler(kafka, topic=delays, calls=calls, exactly_once=exactly_once, name="one", session_s=6)
+        scheduler.on("note")(seen.append)
+        return scheduler
+
+    scheduler = a_scheduler()
+    scheduler.make_topics(partitions=1)
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            scheduler.run()
+        except WrongSource as exc:
+            failures.append(exc)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    for n in range(20):
+        scheduler.enqueue("note", [f"old {n}"])
+    eventually(lambda: len(seen) >= 20, timeout_s=WAIT_S)
+    live.topic = calls
+    live.make_anew()
+    producer = a_scheduler()
+    for n in range(count):
+        producer.enqueue("note", [f"new {n}"])
+    thread.join(WAIT_S)
+    assert "was deleted and made anew" in str(failures[0])
+    scheduler.stop()
+    producer.start()
+    try:
+        eventually(lambda: {f"new {n}" for n in range(count)} <= set(seen), timeout_s=WAIT_S)
+    finally:
+        producer.stop()

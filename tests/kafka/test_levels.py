@@ -247,7 +247,7 @@ def test_the_metrics_and_the_health_of_levels_say_what_waits_is_late_and_stalls(
     service = service_of(cluster)
     assert service.metrics() == []
     assert service.health().is_serving
-    service._loop = member.loop
+    service.watch(member.loop, member.cluster.ids())
     cluster.put("5s", b"a", target="absent")
     cluster.put("5s", b"b", partition=1)
     cluster.put("1m", b"c")
@@ -275,11 +275,13 @@ def test_the_metrics_and_the_health_of_levels_say_what_waits_is_late_and_stalls(
 
 def stuck_after(service: LevelService, member: Member, seconds: int, *, turns: bool = True) -> list[str]:
     """Return what is stuck after so many seconds with turns, looks at the cluster and looks of the watchdog."""
+    look = service._look
+    assert look is not None
     for _ in range(seconds):
         member.cluster.clock.advance(1)
         if turns:
             member.run()
-        service._look(dict.fromkeys(member.cluster.ids, "one"))
+        look.look()
         service.health()
     return [p.reason for p in service.health().problems if p.kind == "stuck"]
 
@@ -287,7 +289,7 @@ def stuck_after(service: LevelService, member: Member, seconds: int, *, turns: b
 def test_a_level_that_makes_no_progress_with_work_is_not_served() -> None:
     cluster = FakeLevels()
     member, service = Member(cluster), service_of(cluster)
-    service._loop = member.loop
+    service.watch(member.loop, member.cluster.ids())
     cluster.put("5s", b"a")
     assert stuck_after(service, member, 40) == []
     cluster.auto = False
@@ -310,7 +312,7 @@ def test_a_level_that_makes_no_progress_with_work_is_not_served() -> None:
 def test_a_topic_of_a_level_that_is_made_anew_ends_the_service_and_the_next_one_begins_at_its_start() -> None:
     cluster = FakeLevels(levels="5s")
     member, service = Member(cluster), service_of(cluster)
-    service._loop = member.loop
+    service.watch(member.loop, member.cluster.ids())
     for value in (b"a", b"b"):
         cluster.put("5s", value)
     member.run()
@@ -318,7 +320,8 @@ def test_a_topic_of_a_level_that_is_made_anew_ends_the_service_and_the_next_one_
     member.after(COMMIT_S)
     assert cluster.committed == {FIVE: (2, "one")}
     cluster.make_anew("5s", b"c", b"d", b"e")  # longer than what was read
-    service._look({"delays.5s": "one"})
+    assert service._look is not None
+    service._look.look()
     assert isinstance(service._failure, WrongSource)
     assert service._stop.is_set()
     member.loop.close()
@@ -330,7 +333,7 @@ def test_a_topic_of_a_level_that_is_made_anew_ends_the_service_and_the_next_one_
 
 def member_status(member: Member) -> Any:
     service = service_of(member.cluster)
-    service._loop = member.loop
+    service.watch(member.loop, member.cluster.ids())
     return service.status()
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from filewheel.env import Clock
 from filewheel.kafka import KafkaScheduler
 from filewheel.kafka.scheduling.call import CallTopics
-from filewheel.kafka.scheduling.keeper import CallKeeper
-from filewheel.kafka.scheduling.occurrences import KafkaOccurrences
 from filewheel.scheduling.dispatcher import Dispatcher
 from filewheel.scheduling.runners.inline import Inline
 from filewheel.scheduling.runners.runner import Call
@@ -55,13 +53,10 @@ class Worker:
     def __init__(self, scheduler: KafkaScheduler, cluster: CallCluster, *, holds: bool = False) -> None:
         self.cluster = cluster
         self.clock = scheduler._clock
-        occurrences = KafkaOccurrences(scheduler._schedules, scheduler._ended, self.clock)
-        self.keeper = CallKeeper(
-            FakeCalls(cluster), TOPICS, self.clock, in_flight=scheduler._limits.in_flight, occurrences=occurrences
-        )
         runners: dict[str, Any] = {}
-        engine = scheduler._engine_of(lambda: self.keeper, occurrences)
-        self.dispatcher: Dispatcher = engine.dispatcher(self.keeper, runners)
+        self.engine = scheduler._new_engine()
+        self.keeper = self.engine._keeper = self.engine.join()
+        self.dispatcher: Dispatcher = self.engine.dispatcher(self.keeper, runners)
         inline = Inline(self.dispatcher.begin, self.dispatcher.finish, self.clock, scheduler._path)
         self.held = Held(inline)
         runner: Any = self.held if holds else inline

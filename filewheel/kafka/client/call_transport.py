@@ -16,9 +16,10 @@ from filewheel.kafka.client.call_source import ConfluentCallSource
 from filewheel.kafka.client.call_transaction import TransactionCallSink
 from filewheel.kafka.client.confluent import producing
 from filewheel.kafka.client.group import membership
+from filewheel.kafka.client.reader import LogReader
 from filewheel.kafka.client.shared_sink import Sending, SharedProducer
 from filewheel.kafka.client.trouble import BY_SIZE, client, cluster_error
-from filewheel.kafka.node.transport import Done, Listener
+from filewheel.kafka.node.transport import Done, Listener, Place
 from filewheel.kafka.records.record import Outgoing
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class ConfluentCalls:
         self._session_ms = round(session_s * 1000)
         self._lock = threading.Lock()
         self._producer: SharedProducer | None = None
+        self._reader: LogReader | None = None
 
     def check(self) -> None:
         """Raise NoBroker, MissingTopic or NotAllowed unless the cluster has all three topics."""
@@ -90,6 +92,23 @@ class ConfluentCalls:
                 raise MissingTopic(f"there is no topic {name}", hint=f"{hint}, if your user may see it at all")
             if found[name].error is not None:
                 raise cluster_error(found[name].error, name)
+
+    def ids(self) -> dict[str, str]:
+        """Return the cluster's id of the topic of calls. Raises ClusterError."""
+        return self._admin.topic_ids([self._topics[1]])
+
+    def ends(self, places: Sequence[Place]) -> dict[Place, int]:
+        """Return where the logs of these partitions end, of those that are known. Raises ClusterError if none is."""
+        if self._reader is None:
+            self._reader = LogReader({**self._config, "group.id": self._group}, "")
+        return {place: end for place, (_, end) in self._reader.ranges(places).items()}
+
+    def interrupt(self) -> None:
+        """Let questions to the brokers that are under way end without an answer. Later ones have new clients."""
+        self._admin.interrupt()
+        reader, self._reader, self._admin = self._reader, None, Admin(self._config)
+        if reader is not None:
+            reader.interrupt()
 
     def _listed(self) -> Any:
         """Return all topics. A broker may not know one yet that was made a moment ago: then it is asked again."""
@@ -147,6 +166,8 @@ class ConfluentCalls:
 
     def close(self) -> None:
         """Close the producer. What was sent gets some seconds to arrive."""
+        if self._reader is not None:
+            self._reader.close()
         with self._lock:
             producer, self._producer = self._producer, None
         if producer is not None:

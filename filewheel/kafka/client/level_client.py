@@ -15,8 +15,8 @@ from filewheel.kafka.client.group import READING, SERIOUS, membership, record_of
 from filewheel.kafka.client.reader import LogReader
 from filewheel.kafka.client.shared_sink import Sending, SharedProducer
 from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
-from filewheel.kafka.levels.seam import LevelListener, Place, PolledLevels
-from filewheel.kafka.node.transport import Done
+from filewheel.kafka.levels.seam import LevelListener, PolledLevels
+from filewheel.kafka.node.transport import Done, Place
 from filewheel.kafka.records.record import Outgoing, Record
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class ConfluentLevels:
         self.answer_s = ANSWER_S
         """How long `check` waits for a broker."""
 
-    def check(self) -> dict[str, str]:
-        """Return the cluster's id of each level's topic. Raises NoBroker, MissingTopic, NotAllowed."""
+    def check(self) -> None:
+        """Return when all topics are there. Raises NoBroker, MissingTopic, NotAllowed."""
         needed = [*self._topics, self._dead_letter_topic]
         for wait_s in (*NEW_TOPIC_S, 0.0):
             found = self._admin.topics(str(self._config.get("bootstrap.servers", "")), self.answer_s).topics
@@ -68,6 +68,9 @@ class ConfluentLevels:
         for name in needed:
             if found[name].error is not None:
                 raise cluster_error(found[name].error, name)
+
+    def ids(self) -> dict[str, str]:
+        """Return the cluster's id of each level's topic. Raises ClusterError."""
         return self._admin.topic_ids(self._topics)
 
     def ends(self, places: Sequence[Place]) -> dict[Place, int]:

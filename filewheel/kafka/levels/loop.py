@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from filewheel.env import Clock
 from filewheel.kafka.levels.naming import Level
 from filewheel.kafka.levels.queue import LevelQueue, QueueStage
-from filewheel.kafka.levels.seam import LevelListener, LevelSink, LevelSource, Place
+from filewheel.kafka.levels.seam import LevelListener, LevelSink, LevelSource
 from filewheel.kafka.node.rules import Rules
-from filewheel.kafka.node.transport import UnitOutcome
+from filewheel.kafka.node.transport import Place, UnitOutcome
 from filewheel.kafka.records.record import Record
 from filewheel.message import US_PER_S
 

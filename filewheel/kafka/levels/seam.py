@@ -10,11 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from filewheel.kafka.node.transport import Done
+from filewheel.kafka.node.transport import Done, Place
 from filewheel.kafka.records.record import Outgoing, Record
-
-Place = tuple[str, int]
-"""A partition of a level's topic: the topic's name and the number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,43 +6,35 @@ or are forwarded again by the next owner, and what was confirmed is committed.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from filewheel.env import SYSTEM_CLOCK, Clock, Event
-from filewheel.errors import BadArgument, ClusterError, FilewheelError, WrongSource, anew
+from filewheel.errors import BadArgument, WrongSource, anew
 from filewheel.kafka.levels.loop import LevelLoop
 from filewheel.kafka.levels.metrics import families_of
 from filewheel.kafka.levels.naming import Level
 from filewheel.kafka.levels.queue import QueueStage
-from filewheel.kafka.levels.seam import LevelListener, LevelSink, LevelSource, Place
+from filewheel.kafka.levels.seam import LevelListener, LevelSink, LevelSource
 from filewheel.kafka.node.health import NodeHealth, Problem
 from filewheel.kafka.node.rules import Rules
-from filewheel.kafka.node.watch import LOOK_S
-from filewheel.kafka.node.watchdog import Unit, Watchdog
+from filewheel.kafka.node.topic_look import ReadTopics, TopicLook
+from filewheel.kafka.node.transport import Place
+from filewheel.kafka.node.watchdog import Unit
 from filewheel.message import US_PER_S
 from filewheel.metrics.prometheus import Family
 
 
-class LevelTransport(Protocol):
+class LevelTransport(ReadTopics, Protocol):
     """A cluster, for the topics of some levels and one node."""
 
-    def check(self) -> Mapping[str, str]:
-        """Return the cluster's id of each level's topic.
-
-        Raises NoBroker, MissingTopic or NotAllowed, with the next command to try, unless all topics are there.
-        """
-
-    def ends(self, places: Sequence[Place]) -> Mapping[Place, int]:
-        """Return where logs end, of those that are known. Raises ClusterError if none is."""
+    def check(self) -> None:
+        """Raise NoBroker, MissingTopic or NotAllowed, with the next command to try, unless all topics are there."""
 
     def source(self, listener: LevelListener, ids: Mapping[str, str]) -> LevelSource: ...
     def sender(self) -> LevelSink: ...
-    def interrupt(self) -> None:
-        """Let questions that wait for an answer end with NoBroker, soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +65,8 @@ class LevelService:
         self._names = {topic: level.name for topic, (level, _) in levels.items()}
         self._stop = Event()
         self._loop: LevelLoop | None = None
-        self._watchdog = Watchdog(self._units, clock)
-        self._ends: Mapping[Place, int] = {}
-        self._looks = 0
-        self._silence = ""
-        self._failure: FilewheelError | None = None
+        self._look: TopicLook | None = None
+        self._failure: WrongSource | None = None
 
     def run(self) -> None:
         """Serve until `stop`.
@@ -87,50 +76,36 @@ class LevelService:
         """
         if self._loop is not None:
             raise BadArgument("a service runs once", hint="make another one")
-        ids = self._transport.check()
+        self._transport.check()
+        ids = self._transport.ids()
         sender = self._transport.sender()
         try:
             source = partial(self._transport.source, ids=ids)
-            self._loop = loop = LevelLoop(source, sender, self._levels, self._clock)
-            looks = threading.Thread(target=self._look_on, args=(ids,), name="filewheel-kafka-look")
-            looks.start()
+            loop = LevelLoop(source, sender, self._levels, self._clock)
+            look = self.watch(loop, ids)
+            look.start()
             try:
                 while not self._stop.is_set():
                     loop.step()
             finally:
-                self._stop.set()
                 loop.close()
-                self._transport.interrupt()
-                looks.join()
+                look.end()
         finally:
             sender.close()
         if self._failure is not None:
             raise anew(self._failure)
 
-    def _look_on(self, ids: Mapping[str, str]) -> None:
-        """Look at the units each second, and at the topics every LOOK_S: beside the loop, because that may wait."""
-        next_us = 0
-        while not self._stop.wait(1.0):
-            self._watchdog.look()
-            if self._clock.steady_us() >= next_us:
-                next_us = self._clock.steady_us() + round(LOOK_S * US_PER_S)
-                self._look(ids)
+    def watch(self, loop: LevelLoop, ids: Mapping[str, str]) -> TopicLook:
+        """Serve with this loop; return what looks at it. `ids`: the cluster's id of each topic."""
+        self._loop = loop
+        self._look = TopicLook(
+            self._transport, ids, lambda: list(loop.queues), self._units, self._made_anew, self._clock
+        )
+        return self._look
 
-    def _look(self, ids: Mapping[str, str]) -> None:
-        """Ask how far the logs reach, and whether the topics are those that have these ids; else the service ends."""
-        assert self._loop is not None
-        try:
-            self._ends = self._transport.ends(list(self._loop.queues))
-            found = self._transport.check()
-        except ClusterError as exc:
-            self._silence = exc.what
-            return
-        self._looks, self._silence = self._looks + 1, ""
-        for topic in sorted(ids):
-            if found[topic] != ids[topic]:
-                hint = "start the nodes again: they forward everything that the new topic holds"
-                self._failure = WrongSource(f"{topic} was deleted and made anew", hint=hint)
-                self._stop.set()
+    def _made_anew(self, failure: WrongSource) -> None:
+        self._failure = failure
+        self._stop.set()
 
     def stop(self) -> None:
         """Let `run` return. From any thread, and from a signal handler."""
@@ -146,14 +121,13 @@ class LevelService:
         queues = {} if self._loop is None else self._loop.queues.copy()
         held = [one for _, one in sorted(queues.items()) if one.stage is QueueStage.BACKING_OFF]
         stalled = [Problem("target", "warning", f"{one.topic}: {one.reason}", one.partition) for one in held]
-        return NodeHealth([*stalled, *self._watchdog.look()])
+        return NodeHealth([*stalled, *([] if self._look is None else self._look.watchdog.look())])
 
-    def _units(self) -> Iterator[Unit]:
+    def _units(self, ends: Mapping[Place, int]) -> Iterator[Unit]:
         if self._loop is None:
             return
         yield Unit("the loop made no turn", self._loop.turns, "")
-        yield Unit("the cluster gave no answer", self._looks, self._silence)
-        now_us, ends = self._clock.now_us(), self._ends
+        now_us = self._clock.now_us()
         for place, one in sorted(self._loop.queues.copy().items()):
             name, end = f"{place[0]} [{place[1]}]", ends.get(place)
             has_read = one.is_paused or end in (None, one.read_to)

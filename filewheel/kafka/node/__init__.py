@@ -3,5 +3,5 @@
 `transport` is the seam to Kafka: nothing here knows a client. A module imports only from those to its left:
 
     settings transport meters | tally clock_guard | rules fire | loop | owned | owner | intake | standby upkeep watch
-    | health | metrics listen note | service
+    | health | metrics listen note | topic_look | service
 """

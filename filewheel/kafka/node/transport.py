@@ -17,6 +17,8 @@ from typing import Protocol
 from filewheel.kafka.records.last_read import NO_EPOCH, LastRead
 from filewheel.kafka.records.record import Outgoing, Record
 
+Place = tuple[str, int]
+"""A topic's name, and the number of one of its partitions."""
 BEGINNING = -2
 """As an offset to start from: the first record that the log still holds."""
 

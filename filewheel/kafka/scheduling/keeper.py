@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from filewheel.env import Clock, Event
 from filewheel.errors import Damaged
 from filewheel.format.settings import Sync
 from filewheel.journal.settlement import Settlement
 from filewheel.kafka.node.transport import BEGINNING
+from filewheel.kafka.node.watchdog import Unit
 from filewheel.kafka.records.record import Outgoing, Record
 from filewheel.kafka.scheduling.call import CallTopics, cancel_of, dead_of_record, message_of, record_of, records_of
 from filewheel.kafka.scheduling.occurrences import KafkaOccurrences
 from filewheel.kafka.scheduling.outbox import Place, UnconfirmedEnds
-from filewheel.kafka.scheduling.progress import Committed, Progress
+from filewheel.kafka.scheduling.progress import Committed, Progress, of_topic
 from filewheel.kafka.scheduling.transport import CallTransport
 from filewheel.message import US_PER_S, Message, MessageId
 
@@ -51,8 +52,11 @@ class CallKeeper:
         *,
         in_flight: int,
         occurrences: KafkaOccurrences,
+        topic_id: str = "",
     ) -> None:
+        """Join the group. `topic_id` is the cluster's id of the topic of calls."""
         self._topics = topics
+        self._topic_id = topic_id
         self._clock = clock
         self._in_flight = in_flight
         self._occurrences = occurrences
@@ -69,7 +73,7 @@ class CallKeeper:
         self._awake = Event()
         self.on_drain: Callable[[], object] = lambda: None
         """Called repeatedly while a partition is to be given away: takes outcomes of ended calls."""
-        self.has_polled = False
+        self.polls = 0
         self._outbox = UnconfirmedEnds(transport.sink(), clock, self.wake)
         self._source = transport.source(self)
 
@@ -161,12 +165,15 @@ class CallKeeper:
 
     def poll(self, timeout_s: float) -> None:
         """Read records, send what ended, take answers, commit. Raises ClusterError when the client cannot go on."""
-        self.has_polled = True
+        self.polls += 1
         self._start_coming()
         self._write()
         polled = self._source.poll(READ, min(timeout_s, POLL_S))
         for record in polled.records:
             self._take(record)
+        for partition, end in polled.ends.items():
+            if partition in self._partitions:
+                self._partitions[partition].advance(end)
         for partition in polled.gone:
             log.error(
                 "%s [%d]: calls that no worker has read were deleted by the topic's retention",
@@ -209,6 +216,25 @@ class CallKeeper:
             elif partition in self._paused and waits < READ // 2 and not is_full:
                 self._paused.discard(partition)
                 self._source.resume(partition)
+
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions that are read. From any thread."""
+        return list(self._partitions.copy())
+
+    def units(self, ends: Mapping[int, int]) -> Iterator[Unit]:
+        """Return the units of the watchdog; `ends`: where the logs end, as far as it is known. From any thread."""
+        for number in self._coming.copy():
+            waits_for = "the group does not say where to begin"
+            yield Unit(f"{self._topics.calls} [{number}] was not read", None, waits_for, number)
+        for number, progress in self._partitions.copy().items():
+            read_to, end = progress.read_to, ends.get(number)
+            has_read = number in self._paused or end in (None, read_to)
+            why = None if has_read else f"it was read up to offset {read_to}, and ends at {end}"
+            yield Unit(f"{self._topics.calls} [{number}] was not read", read_to, why, number)
+        oldest = self._outbox.oldest
+        why = self._outbox.reason or "the brokers have not confirmed it"
+        yield Unit("the end of a call was not produced", oldest, None if oldest is None else why)
 
     # -- positions ---------------------------------------------------------------------------------------------
 
@@ -267,8 +293,8 @@ class CallKeeper:
         if found is None:
             return
         for number, place in found.items():
-            position = None if place is None else Committed(*place)
-            self._partitions[number] = Progress(position)
+            position = None if place is None else of_topic(Committed(*place), self._topic_id)
+            self._partitions[number] = Progress(position, self._topic_id)
             self._waiting[number] = deque()
             self._source.start(number, BEGINNING if position is None else position.offset)
         self._coming.difference_update(found)

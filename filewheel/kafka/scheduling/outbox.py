@@ -37,6 +37,8 @@ Place = tuple[Progress, int]
 class _Ending:
     """The end of a call that is not confirmed yet."""
 
+    number: int
+    """Counts from 1, in the order in which calls ended."""
     records: list[Outgoing]
     places: list[Place]
     """What it ends: one place, or more for a record that was produced twice. None for a planted occurrence."""
@@ -69,6 +71,9 @@ class UnconfirmedEnds:
         """A transaction whose answer was lost; nothing is sent until it is decided."""
         self._group: Any = None
         """This member and its generation, for the sink."""
+        self._added = 0
+        self.reason = ""
+        """Why the last end that failed was not produced."""
 
     def __len__(self) -> int:
         """Return how many ends are not confirmed."""
@@ -83,9 +88,15 @@ class UnconfirmedEnds:
         """Return the places of each end."""
         return (ending.places for ending in (*self._endings, *self._sent, *self._undecided))
 
+    @property
+    def oldest(self) -> int | None:
+        """The number of the first end that is not confirmed. From any thread."""
+        return min([e.number for e in (*self._endings.copy(), *self._sent.copy(), *self._undecided)], default=None)
+
     def add(self, records: list[Outgoing], places: list[Place]) -> None:
         """Take the end of a call: with no records it is done, but for its position."""
-        ending = _Ending(records, places)
+        self._added += 1
+        ending = _Ending(self._added, records, places)
         if records or self.exactly_once:
             self._endings.append(ending)
         else:
@@ -137,6 +148,7 @@ class UnconfirmedEnds:
             for ending in unit:
                 ending.finish()
             return
+        self.reason = outcome.reason
         log.warning("the outcomes of %d calls were not produced: %s; again later", len(unit), outcome.reason)
         if outcome.end in (End.UNDECIDED, End.FENCED) and self.exactly_once:
             self._undecided = unit  # mutant: kafka-undecided-again

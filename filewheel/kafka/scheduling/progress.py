@@ -2,7 +2,8 @@
 
 Calls end in any order, and a slow one must not make its successors run again after a crash. So the offset that is
 committed to the group carries the rest as its metadata: a bit for each offset from there on. That needs no topic of
-its own, and the group hands it to the next owner.
+its own, and the group hands it to the next owner. The metadata also names the topic's id: an offset of a topic that was
+deleted says nothing of the next one with its name.
 Invariant: an offset is called done only after `finish`, or if the log has no call there.
 """
 
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 WINDOW = 16_384
 """The most offsets from the first open one on: their bits fit into the 4096 bytes that brokers allow."""
-_VERSION = "1:"
+_VERSION = "2"
 
 
 class Committed(NamedTuple):
@@ -27,8 +28,9 @@ class Committed(NamedTuple):
 class Progress:
     """The progress of one partition since it was assigned."""
 
-    def __init__(self, position: Committed | None) -> None:
+    def __init__(self, position: Committed | None, topic_id: str = "") -> None:
         """Begin where the group stands; None at the first record of the log."""
+        self._topic_id = topic_id
         self.start = position.offset if position is not None else 0
         self._done_before = _unpack(position) if position is not None else frozenset()
         """Offsets from `start` on that an earlier owner finished."""
@@ -50,6 +52,16 @@ class Progress:
             return False
         self._open[offset] = None
         return True
+
+    def advance(self, offset: int) -> None:
+        """Note that the log has no record that was not read before this offset: its end was met there."""
+        self._read = max(self._read, offset)
+        self._end = max(self._end, offset)
+
+    @property
+    def read_to(self) -> int:
+        """The offset after all that was read."""
+        return self._read
 
     @property
     def has_read(self) -> bool:
@@ -77,13 +89,18 @@ class Progress:
             is_done = offset in self._done_before or (offset < self._read and offset not in self._open)
             if is_done or offset in also:
                 bits |= 1 << (offset - first)
-        if not bits:
-            return Committed(first)
         packed = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
-        return Committed(first, _VERSION + base64.b64encode(packed).decode())
+        return Committed(first, f"{_VERSION}:{self._topic_id}:{base64.b64encode(packed).decode()}")
 
     def _first(self) -> int:
         return next(iter(self._open), self._read)
+
+
+def of_topic(position: Committed | None, topic_id: str) -> Committed | None:
+    """Return a committed position; None for one of another topic with this name."""
+    if position is not None and _fields(position)[0] not in ("", topic_id):  # mutant: kafka-position-of-another-topic
+        return None
+    return position
 
 
 def is_done(position: Committed | None, offset: int) -> bool:
@@ -93,11 +110,18 @@ def is_done(position: Committed | None, offset: int) -> bool:
 
 def _unpack(position: Committed) -> frozenset[int]:
     """Return the done offsets of a position; none for metadata of another program: those calls run again."""
-    if not position.metadata.startswith(_VERSION):
-        return frozenset()
     try:
-        packed = base64.b64decode(position.metadata[len(_VERSION) :], validate=True)
+        packed = base64.b64decode(_fields(position)[1], validate=True)
     except (ValueError, binascii.Error):
         return frozenset()
     bits = int.from_bytes(packed, "little")
     return frozenset(position.offset + n for n in range(bits.bit_length()) if bits >> n & 1)
+
+
+def _fields(position: Committed) -> tuple[str, str]:
+    """Return the topic's id, empty if unknown, and the packed bits."""
+    version, _, rest = position.metadata.partition(":")
+    if version != _VERSION:
+        return "", rest if version == "1" else ""  # a release before named no topic
+    topic_id, _, packed = rest.partition(":")
+    return topic_id, packed

@@ -19,9 +19,9 @@ from filewheel.errors import BadArgument
 from filewheel.format.limits import check_key
 from filewheel.format.settings import PAYLOAD_BYTES_LIMIT
 from filewheel.kafka.client.call_transport import ConfluentCalls
+from filewheel.kafka.node.health import NodeHealth
 from filewheel.kafka.scheduling.call import SERVICE_PREFIXES, CallTopics, cancel_of, record_of
 from filewheel.kafka.scheduling.engine import KafkaEngine
-from filewheel.kafka.scheduling.keeper import CallKeeper
 from filewheel.kafka.scheduling.occurrences import KafkaOccurrences
 from filewheel.kafka.scheduling.refused import Refused, check_options, refused
 from filewheel.kafka.scheduling.transport import CallTransport
@@ -234,17 +234,17 @@ class KafkaScheduler(Firing[KafkaEngine], Refused):
     def _new_engine(self) -> KafkaEngine:
         transport = self._opened()
         transport.check()
-        occurrences = KafkaOccurrences(self._schedules, self._ended, self._clock)
-
-        def join() -> CallKeeper:
-            return CallKeeper(
-                transport, self.topics, self._clock, in_flight=self._limits.in_flight, occurrences=occurrences
-            )
-
-        return self._engine_of(join, occurrences)
-
-    def _engine_of(self, join: Callable[[], CallKeeper], occurrences: KafkaOccurrences) -> KafkaEngine:
-        return KafkaEngine(self._path, join, self._handlers, occurrences, self._limits, self._telemetry, self._clock)
+        return KafkaEngine(
+            self._path,
+            transport,
+            self.topics,
+            transport.ids(),
+            self._handlers,
+            KafkaOccurrences(self._schedules, self._ended, self._clock),
+            self._limits,
+            self._telemetry,
+            self._clock,
+        )
 
     def _close(self) -> None:
         with self._lock:
@@ -256,8 +256,15 @@ class KafkaScheduler(Firing[KafkaEngine], Refused):
         """Run calls until SIGINT or SIGTERM, give running ones `stop_s` to end, and return.
 
         A second signal ends that wait. In a thread other than the main one it runs until `stop` is called.
+
+        Raises WrongSource when the topic of calls was deleted and made anew; what `start` raises.
         """
         self._run(stop_s, self._new_engine)
+
+    def health(self) -> NodeHealth:
+        """Return what is wrong with this worker now; nothing while it does not run calls. From any thread."""
+        engine = self._engine
+        return NodeHealth([]) if engine is None else engine.health()
 
     def on_event(self, callback: Callback, kinds: Sequence[str] | None = None) -> Callable[[], None]:
         """Call a function with each event (of these kinds); return a function that unsubscribes it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from filewheel.kafka.node.topic_look import ReadTopics
 from filewheel.kafka.node.transport import Done, Listener, Polled
 from filewheel.kafka.records.record import Outgoing
 
@@ -58,8 +59,8 @@ class CallSink(Protocol):
         """Report nothing more."""
 
 
-class CallTransport(Protocol):
-    """A cluster, for one scheduler."""
+class CallTransport(ReadTopics, Protocol):
+    """A cluster, for one scheduler. The topic that is read is that of calls."""
 
     def check(self) -> None:
         """Raise NoBroker, MissingTopic or NotAllowed, with the next command to try, unless all topics are there."""

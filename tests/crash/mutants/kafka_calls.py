@@ -7,6 +7,7 @@ from tests.crash.operations import DROP, NEVER, becomes, gives
 
 SCHEDULER = "tests/kafka/test_call_scheduler.py::"
 KEYS = "tests/kafka/test_call_keys.py::"
+WATCHED = "tests/kafka/test_call_watchdog.py::"
 ONCE = "tests/kafka/test_call_exactly_once.py::"
 
 MUTANTS: list[Mutant] = [
@@ -17,6 +18,10 @@ MUTANTS: list[Mutant] = [
       f"{KEYS}test_a_schedule_has_one_occurrence_with_any_number_of_workers"),
     m("kafka-occurrence-twice", "C", gives('MessageId((due_us << LOW_BITS).to_bytes(ID_BYTES, "big"))'), "all workers give one occurrence one id",
       f"{KEYS}test_each_worker_gives_one_occurrence_one_fire_id_and_another_schedule_or_time_another"),
+    m("kafka-read-anew", "C", NEVER, "a topic that is made anew under a worker or a level ends it",
+      f"{WATCHED}test_a_topic_of_calls_that_is_made_anew_ends_the_worker_and_the_next_one_begins_at_its_start"),
+    m("kafka-position-of-another-topic", "C", NEVER, "a position of a topic that was deleted says nothing of the next one",
+      f"{WATCHED}test_a_topic_of_calls_that_is_made_anew_ends_the_worker_and_the_next_one_begins_at_its_start"),
     m("kafka-done-runs-again", "C", NEVER, "a call that ended behind a slow one does not run again",
       f"{SCHEDULER}test_calls_that_ended_behind_a_slow_one_do_not_run_again"),
     m("kafka-unwritten-grows", "C", DROP, "calls whose outcome is not produced yet count as in flight",
