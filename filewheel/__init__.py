@@ -89,6 +89,7 @@ if _typing.TYPE_CHECKING:
     from filewheel.scheduling.outcome import GiveUp, Retry, RetryLater, history_of
     from filewheel.scheduling.own_terms import retry_of, timeout_of
     from filewheel.scheduling.scheduler import Scheduler
+    from filewheel.sets.compare import BackupCheck, Mismatch, verify_backups
     from filewheel.sets.link import LinkReport
     from filewheel.sets.members import add_backup, remove_backup
     from filewheel.sets.promote import Promotion, promote
@@ -102,6 +103,7 @@ __all__ = [
     "AsyncScheduler",
     "AsyncWheel",
     "Attempt",
+    "BackupCheck",
     "BadArgument",
     "Batch",
     "CallFailed",
@@ -135,6 +137,7 @@ __all__ = [
     "Message",
     "MessageId",
     "Metrics",
+    "Mismatch",
     "MissingTopic",
     "NetworkFileSystem",
     "NewerFormat",
@@ -200,6 +203,7 @@ __all__ = [
     "schedule_of",
     "set_status",
     "timeout_of",
+    "verify_backups",
 ]
 
 # Names from modules that are slow to import, or that a producer never uses: each is imported on first use.
@@ -207,6 +211,7 @@ _LATER = {
     "AsyncKeeper": "filewheel.aio.keeper",
     "AsyncScheduler": "filewheel.scheduling.aio",
     "AsyncWheel": "filewheel.aio.wheel",
+    "BackupCheck": "filewheel.sets.compare",
     "Batch": "filewheel.firing.batch",
     "Cron": "filewheel.schedules.cron",
     "Event": "filewheel.scheduling.events",
@@ -218,6 +223,7 @@ _LATER = {
     "LinkReport": "filewheel.sets.link",
     "Metrics": "filewheel.metrics.metrics",
     "MemberStatus": "filewheel.sets.status",
+    "Mismatch": "filewheel.sets.compare",
     "Once": "filewheel.schedules.recurrence",
     "PlainOccurrences": "filewheel.schedules.occurrences",
     "PlainSchedule": "filewheel.schedules.plain",
@@ -245,6 +251,7 @@ _LATER = {
     "schedule_of": "filewheel.schedules.definition",
     "set_status": "filewheel.sets.status",
     "timeout_of": "filewheel.scheduling.own_terms",
+    "verify_backups": "filewheel.sets.compare",
 }
 
 

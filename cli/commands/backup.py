@@ -1,4 +1,4 @@
-"""`backup`: other wheels that hold the same messages, on other disks: added, listed, removed."""
+"""`backup`: other wheels that hold the same messages, on other disks: added, listed, verified, removed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from filewheel import (
+    BackupCheck,
     FilewheelError,
     LinkReport,
     Member,
@@ -21,6 +22,7 @@ from filewheel import (
     add_backup,
     remove_backup,
     set_status,
+    verify_backups,
 )
 
 from ..failure import USAGE, Failure
@@ -28,6 +30,7 @@ from ..input.params import DURATION, ParamType
 from ..show.members import (
     CopyProgress,
     is_read_only,
+    lag_text,
     print_members,
     report_fields,
     roster_of,
@@ -38,7 +41,7 @@ from ..show.members import (
     work_text,
 )
 from ..show.output import Output
-from ..show.text import count, safe
+from ..show.text import count, safe, size
 from ..signals import interruptible
 from ..times import US_PER_S
 from ..verb import common, examples, verb
@@ -60,7 +63,7 @@ class _Which(ParamType):
 @click.group(
     "backup",
     invoke_without_command=True,
-    subcommand_metavar="add | list | remove ...",
+    subcommand_metavar="add | list | verify | remove ...",
     epilog=examples(
         """
         $ filewheel backup add /mnt/disk2/jobs.wheel --mirror
@@ -327,6 +330,94 @@ def _fail_without_primary(out: Output, own: Roster, status: SetStatus) -> NoRetu
     )  # fmt: skip
 
 
+# -- verify ---------------------------------------------------------------------------------------------------
+
+
+@verb(
+    "verify",
+    """
+    $ filewheel backup verify
+    $ filewheel backup verify --json
+    """,
+)
+def compare(out: Output) -> None:
+    """Compare each backup with the primary, byte for byte. Takes no lock and changes nothing; all may be running.
+
+    Says of each backup whether it is in step, how far it is behind, or which files differ, and where. Exits with 12
+    when a file differs, with 3 when a backup could not be compared, and with 0 when each one is in step or behind.
+    """
+    own, status = set_roster_of(out), set_status(out.dir)
+    if own is None or status is None:
+        out.note("This wheel stands alone: `filewheel backup add DIR` gives it a backup")
+        return
+    if status.primary_why:
+        _fail_without_primary(out, own, status)
+    with out.progress("comparing") as progress:
+
+        def on_progress(done: int, total: int) -> None:
+            progress.total = total
+            progress.at(done)
+
+        checks = verify_backups(out.dir, progress=on_progress)
+    for one in checks:
+        _print_check(out, one)
+    out.flush()
+    differ = [one for one in checks if one.mismatches]
+    unknown = [one for one in checks if one.state == "unknown"]
+    for one in unknown:
+        out.warn(f"{one.status.member.path}: {_why_unknown(one)}")
+    ways = [way for one in differ for way in _ways_to_mend(one, status.primary)]
+    ways += _ways([one.status for one in unknown if not one.status.member.is_far], status.primary)
+    if differ or unknown:
+        what = f"{count(len(differ), 'backup differs', 'backups differ')} from the primary"
+        if not differ:
+            what = f"{count(len(unknown), 'backup')} of {len(checks)} cannot be called a copy"
+        raise Failure("damaged" if differ else "partly", what, hint="; ".join(dict.fromkeys(ways)) or None)
+    out.note(f"{count(len(checks), 'backup')} compared: no byte differs")
+
+
+def _why_unknown(one: BackupCheck) -> str:
+    return one.why or one.status.why or f"{one.status.member.state}: its copy is not complete"
+
+
+def _print_check(out: Output, one: BackupCheck) -> None:
+    """Print the result of one backup."""
+    member = one.status.member
+    if out.wants_json:
+        found = [{"name": m.name, "offset": m.offset, "damaged": m.damaged, "what": m.what} for m in one.mismatches]
+        out.record(
+            {
+                "path": member.path,
+                "wheel": member.wheel,
+                "state": one.state,
+                "compared_bytes": one.compared_bytes,
+                "lag_bytes": one.status.lag_bytes,
+                "lag_s": one.status.lag_s,
+                "mismatches": found,
+                "why": _why_unknown(one) if one.state == "unknown" else "",
+            }
+        )
+        return
+    lag = f"{lag_text(one.status)} ({size(one.status.lag_bytes or 0)})" if one.state == "behind" else one.state
+    out.write(f"{out.style(safe(member.path), bold=True)}: {lag}; {size(one.compared_bytes)} compared")
+    for m in one.mismatches:
+        side = {"primary": "in the primary", "backup": "in the backup", "both": "", "neither": ""}[m.damaged]
+        out.write(f"  {safe(m.name)} at offset {m.offset:,}")
+        out.block(f"{m.what} {side}".rstrip(), indent=4)
+
+
+def _ways_to_mend(one: BackupCheck, primary: str) -> list[str]:
+    """Return the commands for a backup that differs."""
+    at, path = f"`filewheel -C {quote(primary)}", quote(one.status.member.path)
+    damaged = {m.damaged for m in one.mismatches}
+    if "neither" in damaged:
+        return [f"`filewheel -C {path} promote`, which may have more, and `filewheel -C {quote(primary)} rejoin`"]
+    ways = [f"{at} verify`: the primary is damaged, leave the replicator running"] if damaged != {"backup"} else []
+    if damaged != {"primary"}:
+        ways.append(f"{at} backup remove {path}`, delete the directory, and {at} backup add {path}`")
+    return ways
+
+
 # -- remove ---------------------------------------------------------------------------------------------------
 
 
@@ -355,5 +446,5 @@ def remove(out: Output, which: str) -> None:
         out.note("Its directory cannot be read now. When its disk is back, it fires nothing; delete it then")
 
 
-for _command in (add, show, remove):
+for _command in (add, show, compare, remove):
     command.add_command(_command)

@@ -52,6 +52,19 @@ class Copied:
     """Files that the primary's checkpoint names and that it does not have, or not whole: the copy has as much."""
 
 
+def is_covered(name: str, mine: Checkpoint, theirs: Checkpoint) -> bool:
+    """Return whether a segment that the primary does not have was covered, and not lost. `mine` is the copy's."""
+    parsed = layout.parse_segment(name.rpartition("/")[2])
+    assert parsed is not None
+    writer, n = parsed
+    at = theirs.positions.get(writer)
+    if at is not None:
+        return n <= at.segment
+    # A deal that forgets a writer comes after the one that covers it (K4). Between two deals neither can have been.
+    before = mine.positions.get(writer)
+    return theirs.deal > mine.deal + 1 or (before is not None and n <= before.segment)
+
+
 class Step:
     """The step of one tick, which is written in parts when it is large."""
 
@@ -255,20 +268,8 @@ class Copy:
         lost: list[str] = []
         for name in sorted(self._journals.keys() - view.journals.keys()):
             if not self._source.is_there(name):
-                (gone if self._is_covered(name, view.checkpoint) else lost).append(name)
+                (gone if is_covered(name, self._checkpoint, view.checkpoint) else lost).append(name)
         return gone, lost
-
-    def _is_covered(self, name: str, theirs: Checkpoint) -> bool:
-        """Return whether a segment that the primary does not have was covered, and not lost."""
-        parsed = layout.parse_segment(name.rpartition("/")[2])
-        assert parsed is not None
-        writer, n = parsed
-        at = theirs.positions.get(writer)
-        if at is not None:
-            return n <= at.segment
-        # A deal that forgets a writer comes after the one that covers it (K4). Between two deals neither can have been.
-        before = self._checkpoint.positions.get(writer)
-        return theirs.deal > self._checkpoint.deal + 1 or (before is not None and n <= before.segment)
 
     def look_at_files(self) -> None:
         """Find out which lap and slot files are there: the next tick brings those that went. Cost: a stat of each."""

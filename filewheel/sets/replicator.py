@@ -226,8 +226,8 @@ class _Service(threading.Thread):
                 self._ending.wait(LOOK_S)
                 return  # the replicator looks for the new primary
             except FilewheelError as exc:
-                is_promoted = isinstance(exc, Locked) and exc.role == "promote"
-                self._failed(exc, after_s=FENCED_S if is_promoted else 0)
+                is_changing = isinstance(exc, Locked) and exc.role in ("promote", "rejoin")
+                self._failed(exc, after_s=FENCED_S if is_changing else 0)
             except Exception as exc:
                 log.exception("%s: replicating failed", self._member.path)
                 self._report(replace(self.report, state="failed", error=repr(exc)))

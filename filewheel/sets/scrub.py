@@ -14,6 +14,7 @@ import contextlib
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
+from zlib import crc32
 
 from filewheel.disk.directory import Directory
 from filewheel.disk.quarantine import items
@@ -31,6 +32,8 @@ BLOCK_BYTES = 1 << 20
 GIVEN_AT_ONCE = 10_000
 STEP_BYTES = 16 << 20
 """About so many bytes are compared in one step."""
+_Frames = dict[int, tuple[int, int]]
+"""Offset → (end, checksum of the content)"""
 
 
 class Mending:
@@ -121,10 +124,8 @@ class Scrub:
 
     def _compare(self, name: str, size: int) -> Iterator[int]:
         """Compare one file; yield how many bytes were read."""
-        for start in range(0, size, BLOCK_BYTES):
-            end = min(size, start + BLOCK_BYTES)
-            ours, theirs = (read_at(wheel, name, start, end) for wheel in (self._primary, self._copy))
-            yield end - start
+        for _, ours, theirs in blocks(self._primary, self._copy, name, 0, size):
+            yield len(theirs or b"")
             if ours is None:
                 self._put_back(name)
                 return
@@ -141,10 +142,8 @@ class Scrub:
             restore(self._primary, self._copy, name)
 
     def _mend(self, name: str, size: int) -> None:
-        ours, theirs = (
-            {frame.offset: frame.end for frame in frames_in(wheel, name, size)} for wheel in (self._primary, self._copy)
-        )
-        healed = [place for place in ours.items() if place[0] not in theirs]
+        ours, theirs = frames_of_both(self._primary, self._copy, name, 0, size)
+        healed = [(at, end) for at, (end, _) in ours.items() if at not in theirs]
         if healed:
             fd = self._copy.disk.open(name, "rw")
             try:
@@ -161,6 +160,30 @@ class Scrub:
                 if frame.offset not in ours:
                     lost |= {put[ID]: put for put in readable_records(frame)[0]}
             self.returned += give(self._primary, self._copy, lost)
+
+
+def blocks(
+    primary: Directory, copy: Directory, name: str, start: int, end: int
+) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    """Yield (offset, bytes of the primary, bytes of the copy) of a part of a file; None where there is no file.
+
+    The copy is read first: the primary has had these bytes before.
+    """
+    for at in range(start, end, BLOCK_BYTES):
+        stop = min(end, at + BLOCK_BYTES)
+        theirs, ours = read_at(copy, name, at, stop), read_at(primary, name, at, stop)
+        if ours is not None and theirs is not None:
+            size = max(len(ours), len(theirs))  # one may end inside the padding of its last frame
+            ours, theirs = ours.ljust(size, b"\0"), theirs.ljust(size, b"\0")
+        yield at, ours, theirs
+
+
+def frames_of_both(primary: Directory, copy: Directory, name: str, start: int, end: int) -> tuple[_Frames, _Frames]:
+    """Return the frames that verify in a part of a file, at the primary and in the copy."""
+    theirs, ours = (
+        {f.offset: (f.end, crc32(f.body)) for f in frames_in(wheel, name, end, start)} for wheel in (copy, primary)
+    )
+    return ours, theirs
 
 
 def adopt(primary: Directory, copy: Directory, name: str, start: int) -> int:

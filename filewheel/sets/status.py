@@ -82,7 +82,7 @@ def set_status(path: str | os.PathLike[str], *, env: Env = SYSTEM) -> SetStatus 
         if roster is None or (roster.role == "primary" and not roster.members):
             return None
         if roster.role == "primary":
-            return SetStatus(roster, roster.primary, [_status(here, m, env) for m in roster.members])
+            return SetStatus(roster, roster.primary, [member_status(here, m, env) for m in roster.members])
     with contextlib.ExitStack() as stack:
         primary: Directory | None = None
         successor = ""
@@ -96,7 +96,7 @@ def set_status(path: str | os.PathLike[str], *, env: Env = SYSTEM) -> SetStatus 
                 primary, roster = there, theirs
         except (FilewheelError, OSError) as exc:
             why = said_of(exc, roster.primary)
-        members = [_status(primary, m, env) for m in roster.members]
+        members = [member_status(primary, m, env) for m in roster.members]
         return SetStatus(roster, roster.primary, members, why, successor)
 
 
@@ -115,7 +115,8 @@ def _promoted(theirs: Roster) -> str:
     return f"{theirs.primary} was promoted in its place"
 
 
-def _status(primary: Directory | None, member: Member, env: Env) -> MemberStatus:
+def member_status(primary: Directory | None, member: Member, env: Env) -> MemberStatus:
+    """Return the status of one backup, as `set_status`."""
     if member.is_far:
         return _far_status(primary, member, env)
     why = member.why

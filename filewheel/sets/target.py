@@ -290,22 +290,30 @@ def replay(directory: Directory) -> int:
     return last
 
 
+def committed(directory: Directory) -> Iterator[Tick]:
+    """Yield the parts of the ticks in a copy's log: their steps may have been done or not. Takes no lock."""
+    try:
+        fd = directory.disk.open(layout.TICKS, "r")
+    except FileNotFoundError:
+        return
+    try:
+        parts: list[Tick] = []
+        for _, part, is_last in _parts(directory, fd, LOG_START):
+            parts.append(part)
+            if is_last:
+                yield from parts
+                parts.clear()
+    finally:
+        directory.disk.close(fd)
+
+
 def has_deal(directory: Directory, deal: int) -> bool:
     """Return whether a copy has this deal of its primary, and nothing that a deal before it had and this one has not.
 
     Takes no lock. Cost: two small files. Raises Damaged, OSError.
     """
-    if directory.checkpoint().deal < deal:
-        return False
-    try:
-        fd = directory.disk.open(layout.TICKS, "r")
-    except FileNotFoundError:
-        return True
-    try:
-        # The tick that brought it is in the log until its files are removed.
-        return not any(tick.ends_log for _, tick, _ in _parts(directory, fd, LOG_START))
-    finally:
-        directory.disk.close(fd)
+    # The tick that brought it is in the log until its files are removed.
+    return directory.checkpoint().deal >= deal and not any(tick.ends_log for tick in committed(directory))
 
 
 def _parts(directory: Directory, fd: int, start: int) -> Iterator[tuple[int, Tick, bool]]:

@@ -19,9 +19,9 @@ from cli.show.following import Teller, status_line
 from cli.show.members import CopyProgress, lag_text, member_fields, set_line, trouble_of, work_text
 from cli.show.output import Output
 from cli.show.progress import ProgressLine
-from filewheel import TooFewCopies
+from filewheel import TooFewCopies, verify_backups
 from filewheel.disk.directory import opened
-from filewheel.roster.roster import Member, Roster, change_roster
+from filewheel.roster.roster import Member, Roster, change_roster, roster_at
 from filewheel.sets.link import LinkReport
 from filewheel.sets.status import MemberStatus, SetStatus
 from tests.cli.support import Fw, Terminal, finish, invoke, on_terminal, start, stopped
@@ -57,6 +57,9 @@ def wheels(tmp_path: Path) -> Iterator[Set]:
     for fw in (found.a, found.b, found.c):
         if fw.wheel.exists():
             assert_whole(fw.wheel)
+            roster = roster_at(fw.wheel)
+            if roster is not None and roster.role == "primary" and roster.members:
+                assert [one.mismatches for one in verify_backups(fw.wheel) if one.mismatches] == []
 
 
 # -- backup ---------------------------------------------------------------------------------------------------
@@ -244,6 +247,44 @@ def test_a_set_whose_promotion_was_cut_short_says_so_and_how_to_go_on(wheels: Se
         assert "a promotion to epoch 2 has started and not ended" in failed["message"]
         assert commands_in(failed["hint"]) == [["-C", str(fw.wheel), "promote"]]
     wheels.b("promote", "--yes", "--wait", "0")
+
+
+def test_backups_that_are_copies_verify_with_exit_code_zero(wheels: Set) -> None:
+    assert "stands alone" in wheels.a("backup", "verify").err
+    wheels.add()
+    wheels.a("enqueue", "--in", "1h", "x")
+    found = wheels.a("backup", "verify")
+    assert [line["state"] for line in found.json] == ["in step", "behind"]
+    assert "2 backups compared" in found.err
+    wheels.a("replicate", "--once")
+    assert [line["state"] for line in wheels.c("backup", "verify").json] == ["in step", "in step"]
+
+
+def test_a_backup_that_differs_is_named_with_the_file_the_place_and_the_command(wheels: Set) -> None:
+    wheels.add()
+    wheels.a("enqueue", "--in", "1h", "x")
+    wheels.a("replicate", "--once")
+    (segment,) = [p for p in (wheels.b.wheel / "journal").glob("*.log") if b"x" in p.read_bytes()]
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:70] + bytes([whole[70] ^ 1]) + whole[71:])
+    (wheels.b.wheel / "ticks").unlink()  # a replicator would write it again from there
+    found = wheels.a("backup", "verify", code=12)
+    assert [line["state"] for line in found.json] == ["differs", "in step"]
+    (mismatch,) = found.json[0]["mismatches"]
+    assert (mismatch["name"], mismatch["damaged"]) == (f"journal/{segment.name}", "backup")
+    assert f"backup remove {wheels.b.wheel}" in found.err
+    shown = on_terminal("-C", wheels.a.wheel, "backup", "verify").out
+    assert segment.name in shown
+    segment.write_bytes(whole)
+
+
+def test_a_backup_that_cannot_be_compared_is_no_success(wheels: Set) -> None:
+    wheels.add()
+    lose(wheels.c.wheel)
+    found = wheels.a("backup", "verify", code=3)
+    assert [line["state"] for line in found.json] == ["in step", "unknown"]
+    assert "no such directory" in found.json[1]["why"]
+    assert "mount the disk" in found.err
 
 
 def test_a_backup_is_removed_by_its_directory_or_its_id_and_stands_alone_then(wheels: Set) -> None:

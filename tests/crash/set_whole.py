@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from filewheel import BadArgument, FilewheelError, Wheel, promote, rejoin
+from filewheel import BadArgument, FilewheelError, Wheel, promote, rejoin, verify_backups
 from filewheel.disk.directory import opened
 from filewheel.disk.disk import SYSTEM
 from filewheel.roster.roster import Roster, roster_at
@@ -93,6 +93,8 @@ def _differences(primary: Path, clock: PassingClock, *, damages: bool) -> list[s
     wrong = []
     pending = _pending(primary, clock)
     members = {m.path for m in (roster_at(primary) or Roster("", 0, "primary", "", "")).members}
+    for one in verify_backups(primary, env=SYSTEM.using(clock=clock)) if members else ():
+        wrong += [f"{one.status.member.path} is no copy: {found}" for found in one.mismatches]
     for path in map(Path, sorted(members)):
         other = _pending(path, clock)
         if other != pending:

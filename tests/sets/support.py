@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from filewheel import Keeper, MessageId, Wheel
-from filewheel.disk.directory import open_directory
+from filewheel.disk.directory import open_directory, opened
 from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.env import DiskFactory
 from filewheel.errors import NoWheel
-from filewheel.laps.slot import files_of
 from filewheel.message import US_PER_S
 from filewheel.roster.roster import Member, Mode, Roster, read_roster
+from filewheel.sets.compare import Comparison
+from filewheel.sets.forks import names_of, read_forks
 from filewheel.sets.link import Link
 from filewheel.sets.members import add_backup
 from filewheel.tools.diff import Difference, differences
@@ -26,6 +27,7 @@ class Pair:
     """A primary, its backup and the link between them, driven by hand."""
 
     def __init__(self, path: Path, *, mode: Mode = "ship", slots: int = 60) -> None:
+        self.mode = mode
         self.clock = FakeClock()
         self.clock.run_us = 10 * US_PER_S
         self.primary = path / "primary.wheel"
@@ -115,20 +117,14 @@ class Pair:
                 report = verify(open_directory(path, write=False))
                 assert not report.damage, report.damage
         if not self.damaged and self.primary.exists() and self.backup.exists():
-            assert_prefix(self.primary, self.backup)
+            assert_prefix(self.primary, self.backup, self.mode)
 
 
-def assert_prefix(primary: Path, copy: Path) -> None:
-    """Assert that what counts of each file of a copy is a byte prefix of the primary's, as long as that is there."""
-    theirs = open_directory(copy, write=False)
-    for file in files_of(theirs.settings, theirs.checkpoint()):
-        whole, part = primary / file.name, (copy / file.name).read_bytes()[: file.end]
-        if whole.exists():
-            assert whole.read_bytes()[: len(part)] == part, file.name
-    for segment in (copy / "journal").glob("*.log"):
-        whole = primary / "journal" / segment.name
-        if whole.exists():
-            assert whole.read_bytes().rstrip(b"\0").startswith(segment.read_bytes().rstrip(b"\0")), segment.name
+def assert_prefix(primary: Path, copy: Path, mode: Mode) -> None:
+    """Assert that what counts of each file of a copy is a byte prefix of the primary's, where both are of one line."""
+    with opened(primary) as ours, opened(copy) as theirs:
+        if names_of(read_forks(ours)) == names_of(read_forks(theirs)):
+            assert list(Comparison(ours, theirs, mode).mismatches()) == []
 
 
 def fire(pair: Pair, keeper: Keeper, act: Callable[[Keeper, MessageId], object] | None = None) -> list[MessageId]:

@@ -15,6 +15,7 @@ from filewheel import Keeper, Wheel
 from filewheel.disk.disk import SYSTEM, OsDisk
 from filewheel.errors import FilewheelError
 from filewheel.roster.roster import Mode, roster_at
+from filewheel.sets.compare import verify_backups
 from filewheel.sets.link import LinkReport
 from filewheel.sets.members import add_backup
 from filewheel.sets.replicator import Replicator
@@ -271,3 +272,6 @@ def place(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
     if request.node.get_closest_marker("damages") is None:
         for path in here.wheels():
             assert_whole(path)
+            roster = roster_at(path)
+            if roster is not None and roster.role == "primary" and roster.members:
+                assert [one.mismatches for one in verify_backups(path) if one.mismatches] == []

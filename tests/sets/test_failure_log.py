@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from filewheel.disk.directory import opened
+from filewheel.disk.directory import open_directory, opened
 from filewheel.disk.disk import SYSTEM
+from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.message import US_PER_S
 from filewheel.roster.roster import change_roster
 from filewheel.sets import replicator as replicating
@@ -184,6 +185,19 @@ def test_a_backup_that_was_taken_out_by_hand_is_logged_in_one_line(
         meet(tries, 20)
     (told,) = warnings(log)
     assert told.startswith(f"{place.b} cannot be followed: this wheel is not a backup of the set")
+
+
+def test_a_backup_whose_rejoin_holds_it_for_a_moment_is_no_warning(place: Place, log: pytest.LogCaptureFixture) -> None:
+    place.make_set(place.b)
+    directory = open_directory(place.b, write=True)
+    lock = KeeperLock(directory)
+    lock.take("rejoin", wait=False)
+    with running(place, place.a) as replicator:
+        eventually(lambda: state(replicator, place.b) == "failed")
+        lock.release()
+        directory.disk.release()
+        eventually(lambda: state(replicator, place.b) == "following")
+    assert warnings(log) == []
 
 
 def test_a_planned_promotion_and_the_return_of_the_old_primary_are_no_warnings(
