@@ -140,7 +140,7 @@ def failure_of(exc: BaseException) -> Failure:
 
 def _shell_hint(exc: FilewheelError) -> str | None:
     """Return an error's hint, with options in place of Python arguments."""
-    if isinstance(exc, KeyHeld) and schedule_of_key(exc.key) is None:
+    if isinstance(exc, KeyHeld) and schedule_of_key(exc.key) is None and "on_conflict" in (exc.hint or ""):
         return "cancel it, wait until it is done, or use --on-conflict keep or replace"
     if isinstance(exc, TooLarge) and "payload_bytes_max" in (exc.hint or ""):
         return "store it elsewhere and enqueue its name, or make a wheel with a larger `init --payload-max`"

@@ -69,7 +69,7 @@ def test_no_verb_needs_a_temporary_directory(tmp_path: Path, setup: str) -> None
     fw("run", "--once", "--retries", "0", "--", "sh", "-c", f"cat > {PLACE}/body")
     assert (tmp_path / "body").read_text() == "x" * 100_000
     fw("schedule", "each", "@daily", "y")
-    assert len(fw("dump")) == 2
+    assert len(fw("dump")) == 3
     fw("unschedule", "each")
     fw("reschedule", "--in", "2h", id_)
     fw("cancel", "--all", "--yes")

@@ -10,7 +10,7 @@ from typing import TextIO
 
 import click
 
-from filewheel.tools.dump import dump, to_json
+from filewheel.tools.dump import dump, last_line, to_json
 
 from ..failure import Failure
 from ..show.output import Output
@@ -35,8 +35,8 @@ def command(out: Output, target: str) -> None:
     """Write all messages as JSON lines.
 
     Every pending message and every dead letter is one line. The order is that of the ids: by due time, dead letters
-    last. `load` brings it back exactly: dump, load and dump again give the same bytes. Takes no lock; a keeper may be
-    running.
+    last. The last line is {"dumped": N}: `load` refuses a dump that was cut off. `load` brings it back exactly: dump,
+    load and dump again give the same bytes. Takes no lock; a keeper may be running. FILE can be read by you alone.
     """
     with out.wheel() as wheel, _open(target) as stream:
         stats = wheel.stats()
@@ -46,6 +46,8 @@ def command(out: Output, target: str) -> None:
             for number, message in enumerate(dump(wheel, lambda name, why: unreadable.append(f"{name}: {why}")), 1):
                 stream(to_line(to_json(message)) + "\n")
                 progress.at(number)
+        if not unreadable:
+            stream(last_line(number) + "\n")
     out.note(f"dumped {count(number, 'message')}")
     if stats.paused:
         out.warn(f"a dump has no pauses; here are paused: {names(stats.paused)}. Pause the wheel that loads it, too")
@@ -64,7 +66,9 @@ def _open(target: str) -> Iterator[Callable[[str], object]]:
     # Temporary file, flush, rename: a reader finds the complete file or none.
     aside = f"{target}.{os.getpid()}.tmp"
     try:
-        with open(aside, "w", encoding="utf-8", newline="\n") as file:
+        # Whoever may not read the wheel may not read its dump.
+        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "w", encoding="utf-8", newline="\n") as file:
             yield file.write
             file.flush()
             os.fsync(file.fileno())

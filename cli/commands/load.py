@@ -1,19 +1,21 @@
 """`load`: add the messages of a dump, with their ids, or as new messages.
 
-Every line is checked and spooled before the first message is added, so a bad line means that nothing was added. A
-message that is already pending stays unchanged. A message that was cancelled or has fired in this wheel is not added by
-its old id while the wheel has a record of it; such messages are reported.
+Every line is checked and spooled before the first message is added, so a bad line, or none, means that nothing was
+added. A message that is already pending stays unchanged. A message that was cancelled or has fired in this wheel is not
+added by its old id while the wheel has a record of it; such messages are reported.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from shlex import quote
 from typing import Any, BinaryIO
 
 import click
 
-from filewheel import BadArgument, Message, MessageId, Wheel
+from filewheel import BadArgument, KeyHeld, Message, MessageId, Wheel
+from filewheel.message import schedule_of_key
 from filewheel.tools.dump import NewIds, load
 
 from .. import times
@@ -26,6 +28,7 @@ from ..verb import verb
 
 _CHECKED_MAX = 100_000
 _NAMED = 10
+_GZIP = b"\x1f\x8b"
 
 
 @verb(
@@ -40,10 +43,10 @@ _NAMED = 10
 def command(out: Output, new_ids: bool, source: str | None) -> None:
     """Add the messages of a dump.
 
-    Reads JSON lines from FILE, or from stdin. All lines are checked first: if one is wrong it is named, and nothing is
-    added. Messages that are pending already are left as they are. A message that was cancelled or has fired in this
-    wheel stays so while the wheel has a record of it (exit code 3): do not load an old dump into the wheel it came
-    from, where it would fire again. --new-ids adds all messages as new ones.
+    Reads JSON lines from FILE, or from stdin. All lines are checked first: if one is wrong, or the dump was cut off,
+    that is named, and nothing is added. Messages that are pending already are left as they are. A message that was
+    cancelled or has fired in this wheel stays so while the wheel has a record of it (exit code 3): do not load an old
+    dump into the wheel it came from, where it would fire again. --new-ids adds all messages as new ones.
     """
     if source is None and out.stdin_is_terminal:
         raise click.UsageError("from where? Give a FILE, or `-` to read lines from here to Ctrl-D")
@@ -65,7 +68,13 @@ def command(out: Output, new_ids: bool, source: str | None) -> None:
                     progress.add(1)
                     yield _message(row)
 
-            wheel.add(messages())
+            try:
+                wheel.add(messages())
+            except KeyHeld as exc:
+                name = schedule_of_key(exc.key)
+                end = f"cancel --key {quote(exc.key)}" if name is None else f"unschedule {quote(name)}"
+                exc.hint = f"end it here (`filewheel {end}`), or leave its line out, and load again"
+                raise
         if check is not None:
             check.finish(out)
         else:
@@ -84,6 +93,8 @@ def _open(source: str) -> Iterator[BinaryIO]:
 def _lines(stream: BinaryIO, limit: int, progress: ProgressLine) -> Iterator[bytes]:
     size = 0
     for number, line in read_lines(stream, limit):
+        if number == 1 and line is not None and line.startswith(_GZIP):
+            raise BadArgument("line 1: not JSON, but compressed", hint="`zcat FILE | filewheel load -`")
         if line is None:
             raise BadArgument(f"line {number}: longer than any message can be")
         size += len(line) + 1

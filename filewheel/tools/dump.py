@@ -2,7 +2,8 @@
 
 A UTF-8 payload is text under `payload`, any other is base64 under `payload_b64`; headers are an object of strings.
 `dump` yields messages in firing order, dead letters last. `load` reads them and keeps the ids, so dump, load and dump
-again give the same bytes.
+again give the same bytes. The last line counts the others (`last_line`): a dump that was cut off, by a full disk or a
+command that failed, is not taken for a whole one.
 Invariant: from_json(to_json(m)) == m.
 """
 
@@ -26,6 +27,8 @@ from filewheel.reader import Reader
 from filewheel.timespec import check_due
 
 log = logging.getLogger(__name__)
+
+_COUNT = "dumped"
 
 
 def to_json(message: Message) -> dict[str, Any]:
@@ -151,15 +154,35 @@ def load(
 ) -> Iterator[Message]:
     """Read dumped lines as messages; blank lines are skipped. With `ids`, each gets a new id.
 
-    Raises BadArgument, which names the line, also when `due_us` is not the time in a retained id.
+    Raises BadArgument, which names the line, also when `due_us` is not the time in a retained id, and when the last
+    line is missing, or counts another number of messages.
     """
+    count, is_whole = 0, False
     for number, line in enumerate(lines, 1):
         if line.strip():
             fields = parse_line(line, number)
+            if is_whole := fields.keys() == {_COUNT}:
+                if fields[_COUNT] != count:
+                    raise _cut_off(f"line {number} says {shown(fields[_COUNT])}", count)
+                count = 0  # another dump may follow
+                continue
+            count += 1
             try:
                 yield _loaded(fields, payload_bytes_max, ids)
             except BadArgument as exc:
                 raise type(exc)(f"line {number}: {exc.what}", hint=exc.hint) from None
+    if not is_whole:
+        raise _cut_off("its last line is missing", count)
+
+
+def _cut_off(what: str, count: int) -> BadArgument:
+    hint = f"make the dump again; or, if there is no other, let its last line be {last_line(count)}"
+    return BadArgument(f"the dump was cut off: it has {count} messages, and {what}", hint=hint)
+
+
+def last_line(count: int) -> str:
+    """Return the last line of a dump of so many messages."""
+    return json.dumps({_COUNT: count})
 
 
 def _loaded(fields: dict[str, Any], payload_bytes_max: int, ids: NewIds | None) -> Message:

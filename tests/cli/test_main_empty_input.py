@@ -36,6 +36,7 @@ UNTOUCHED = (
     ("pause", "--schedule", ""),
     ("kill", "--schedule", ""),
     ("enqueue", "--in", "0"),
+    ("load", "-"),
     ("cancel", ""),
     ("reschedule", "", "--in", "0"),
 )
@@ -59,7 +60,6 @@ def test_an_empty_filter_name_or_body_is_refused_and_changes_nothing(fw: Fw, arg
         (("dead", "revive", "-"), "revived 0 dead letters"),
         (("enqueue", "--in", "0", "--lines"), "enqueued 0 messages"),
         (("enqueue", "--batch"), "enqueued 0 messages"),
-        (("load", "-"), "loaded 0 messages"),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",
 )

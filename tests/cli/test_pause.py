@@ -153,7 +153,7 @@ def test_a_dump_says_that_it_has_no_pauses(fw: Fw) -> None:
     fw("pause", "--topic", "a")
     result = fw("dump")
     assert "a dump has no pauses; here are paused: topic a" in result.err
-    assert len(result.lines) == 1
+    assert len(result.lines) == 2
 
 
 # -- what fires -----------------------------------------------------------------------------------------------------

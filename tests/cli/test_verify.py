@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ from filewheel import Keeper, Message, MessageId, Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.laps.tidy import tidy
 from filewheel.message import DEAD_US
+from filewheel.tools.dump import last_line
 from filewheel.tools.verify import verify
 from tests.cli.support import Fw, Terminal, invoke
 
@@ -156,7 +158,8 @@ def test_dump_load_and_dump_again_give_the_same_bytes(fw: Fw, tmp_path: Path) ->
     other("init")
     assert "loaded 5 messages" in other("load", "-", stdin=dumped).err
     assert other("dump").raw == dumped
-    lines = [json.loads(line) for line in dumped.splitlines()]
+    *lines, last = [json.loads(line) for line in dumped.splitlines()]
+    assert last == {"dumped": 5}
     assert [line["id"] for line in lines] == sorted(line["id"] for line in lines)
     assert [line.get("dead", False) for line in lines] == [False] * 4 + [True]
     assert dumped.decode().replace("\n", "").isprintable()
@@ -170,6 +173,7 @@ def test_dump_to_a_file_appears_whole(fw: Fw, tmp_path: Path) -> None:
     assert (result.out, result.err) == ("", "dumped 5 messages\n")
     assert target.read_bytes() == fw("dump").raw
     assert [p.name for p in tmp_path.iterdir() if "dump" in p.name] == ["dump.jsonl"]
+    assert target.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_dump_that_cannot_be_written_names_the_file_that_was_asked_for(fw: Fw, tmp_path: Path) -> None:
@@ -200,7 +204,7 @@ def test_load_with_new_ids_adds_them_anew(fw: Fw) -> None:
     (stats,) = fw("stats").json
     assert (stats["pending"], stats["dead"]) == (12, 3)
     due = [m["due_us"] for m in fw.pending()]
-    assert sorted(set(due)) == sorted({json.loads(line)["due_us"] for line in dumped.splitlines()[:-1]})
+    assert sorted(set(due)) == sorted({json.loads(line)["due_us"] for line in dumped.splitlines()[:-2]})
     assert {m["headers"]["filewheel.reason"] for m in fw.dead()} == {"because"}
     assert len({m["id"] for m in fw.pending() + fw.dead()}) == 15
 
@@ -209,8 +213,9 @@ def test_new_ids_take_the_time_from_due_us_so_that_a_dump_can_be_moved_in_time(f
     fill(fw)
     line = json.loads(fw("dump").lines[0])
     line["due_us"] += 1
-    assert "due_us" in fw("load", stdin=json.dumps(line), code=2).err
-    fw("load", "--new-ids", stdin=json.dumps(line))
+    dumped = f"{json.dumps(line)}\n{last_line(1)}"
+    assert "due_us" in fw("load", stdin=dumped, code=2).err
+    fw("load", "--new-ids", stdin=dumped)
     assert line["due_us"] in [m["due_us"] for m in fw.pending()]
 
 
@@ -270,14 +275,43 @@ def test_a_dump_of_a_wheel_in_use_holds_each_message_once(fw: Fw) -> None:
     fill(fw)
     keeper = Keeper(fw.wheel)
     try:
-        assert len(fw("dump").lines) == 5
+        assert len(fw("dump").lines) == 6
     finally:
         keeper.close()
 
 
 def test_load_without_a_file_reads_a_pipe_and_refuses_a_terminal(fw: Fw) -> None:
-    fw("load", stdin="")
+    fw("load", stdin=last_line(0))
     assert Terminal("-C", fw.wheel, "load").finish().code == 2
+
+
+@pytest.mark.parametrize("new_ids", [[], ["--new-ids"]])
+def test_a_dump_that_was_cut_off_anywhere_adds_nothing(fw: Fw, tmp_path: Path, new_ids: list[str]) -> None:
+    fill(fw)
+    lines = fw("dump").raw.splitlines(keepends=True)
+    other = Fw(tmp_path / "other")
+    other("init")
+    for kept in [lines[:0], lines[:1], lines[:-1], [*lines[1:]], [*lines[:-1], lines[-1][:-3]], [*lines, lines[0]]]:
+        error = other("load", *new_ids, stdin=b"".join(kept), code=2).err
+        assert "nothing was added" in error
+        assert other.pending() == []
+    assert '{"dumped": 1}' in other("load", *new_ids, stdin=lines[0], code=2).err
+    other("load", *new_ids, stdin=b"".join([*lines, *lines[:1], b'{"dumped": 1}']))  # two dumps
+    assert len(other.pending()) == (5 if new_ids else 4)
+
+
+def test_a_compressed_dump_is_refused_with_the_command_that_reads_it(fw: Fw, tmp_path: Path) -> None:
+    source = tmp_path / "dump.jsonl.gz"
+    source.write_bytes(gzip.compress(fw("dump").raw))
+    assert "zcat" in fw("load", source, code=2).err
+
+
+def test_a_key_that_is_held_here_is_named_with_the_way_out(fw: Fw, tmp_path: Path) -> None:
+    fw("enqueue", "--in", "1h", "--key", "it's", "theirs")
+    other = Fw(tmp_path / "other")
+    other("init")
+    other("enqueue", "--in", "1h", "--key", "it's", "ours")
+    assert "cancel --key 'it'\"'\"'s'" in other("load", stdin=fw("dump").raw, code=5).err
 
 
 def test_load_of_many_lines_is_in_order(fw: Fw, tmp_path: Path) -> None:
@@ -323,7 +357,7 @@ def test_messages_that_the_library_added_are_dumped_exactly(fw: Fw) -> None:
     message = Message(MessageId.make(1_900_000_000_000_001, 99, 7), b"\x00", "t", {"a": "b"}, 3, 12, None)
     with Wheel(fw.wheel) as wheel:
         wheel.add([message])
-    (line,) = fw("dump").json
+    line, _ = fw("dump").json
     assert (line["id"], line["attempt"], line["enqueued_us"]) == (str(message.id), 3, 12)
 
 

@@ -32,7 +32,7 @@ from filewheel.laps.deal import Deal
 from filewheel.message import DUE_LIMIT_US, ID_MIN, US_PER_S, MessageId, id_floor
 from filewheel.timespec import parse_duration, parse_time
 from filewheel.tools.dissect import Dissector
-from filewheel.tools.dump import load
+from filewheel.tools.dump import last_line, load
 from filewheel.tools.repair import repair
 from filewheel.tools.verify import verify
 from filewheel.wheel import Wheel
@@ -297,8 +297,8 @@ class Fuzzer:
                 [b"[" * 100_000, b'{"a":' * 50_000, b"1" * 5000, b'"\\ud800"', b"\xff\xfe{", b"NaN", b"{}"]
             )
         if rng.random() < 0.3:
-            return lambda: list(load([line.decode("utf-8", "replace")]))
-        return lambda: list(load([line]))
+            return lambda: list(load([line.decode("utf-8", "replace"), last_line(1)]))
+        return lambda: list(load([line, last_line(1)]))
 
     def words(self) -> Callable[[], object]:
         rng = self.rng

@@ -338,7 +338,7 @@ def load(actor: Actor) -> None:
     """Load a dump."""
     with contextlib.suppress(OSError):  # the dump itself is no file of the wheel
         lines = Path(os.path.dirname(actor.path), "dump.jsonl").read_bytes().splitlines()
-        actor.add(list(dump.load(lines)))
+        actor.add(list(dump.load([*lines, dump.last_line(len(lines))])))
 
 
 def read(actor: Actor) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from filewheel import Wheel
 from filewheel.errors import BadArgument
 from filewheel.message import DEAD_US, DUE_END_US, DUE_LIMIT_US, Message, MessageId
-from filewheel.tools.dump import dump, from_json, iso, load, parse_line, payload_of, to_json
+from filewheel.tools.dump import dump, from_json, iso, last_line, load, parse_line, payload_of, to_json
 from tests.support_wheel import NOW_US, StillClock, an_id
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -58,8 +58,9 @@ def test_dump_load_and_dump_again_give_the_same_lines(
     lines: list[list[str]] = [[json.dumps(to_json(m)) for m in sorted(found, key=lambda m: m.id)]]
     for name in ("a", "b"):
         with Wheel.create(path / name, clock=StillClock()) as wheel:
-            wheel.add(load(lines[-1]))
-            wheel.add(load(lines[-1]))  # twice is once
+            dumped = [*lines[-1], last_line(len(found))]
+            wheel.add(load(dumped))
+            wheel.add(load(dumped))  # twice is once
             lines.append([json.dumps(to_json(m)) for m in dump(wheel)])
     assert lines[0] == lines[1] == lines[2]
 
@@ -169,7 +170,7 @@ def test_a_line_that_is_nested_too_deep_is_named_by_its_number() -> None:
 
 def test_loading_counts_blank_lines_and_skips_them() -> None:
     good = json.dumps(LINE)
-    assert len(list(load(["", good, "  \n", good.encode(), b"\n"]))) == 2
+    assert len(list(load(["", good, "  \n", good.encode(), b"\n", last_line(2)]))) == 2
     with pytest.raises(BadArgument, match=r"^line 4: 'attempt' is a count"):
         list(load([good, "\n", good, json.dumps(LINE | {"attempt": -1})]))
     with pytest.raises(BadArgument, match=r"^line 2: not JSON"):
