@@ -178,20 +178,24 @@ class Keeper:
             if background:
                 self._housekeeper.start()
         except BaseException as exc:
-            self._give_up()
+            self._give_up(fails=True)
             if isinstance(exc, OSError):
                 raise disk_error(exc, self._dir.path) from exc
             raise
 
-    def _give_up(self) -> None:
+    def _give_up(self, *, fails: bool) -> None:
         """Close all files and end the thread, whatever was opened and is still open. May be called again."""
         self._closed = True
         if "_housekeeper" in vars(self):
             self._housekeeper.stop()
-        if "_store" in vars(self):
-            with contextlib.suppress(OSError, FilewheelError):
-                self._store.close()
-        self._release()
+        try:
+            if "_store" in vars(self):
+                # mutant: fenced-close
+                passed_over = (OSError, FilewheelError) if fails or isinstance(self._broken, _SUCCEEDED) else ()
+                with contextlib.suppress(*passed_over), self._store.lock:
+                    self._store.close()
+        finally:
+            self._release()
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -216,7 +220,7 @@ class Keeper:
                 if not self._closed:
                     self._end()
             finally:  # each step of it can be done twice: the next close finishes one that Ctrl-C cut off
-                self._give_up()
+                self._give_up(fails=False)
 
     def _is_primary(self) -> bool:
         """Return whether this wheel is in no set, or is its primary. Else its journals stay for a rejoin to read."""
@@ -250,11 +254,6 @@ class Keeper:
                     self._housekeeper.deal_all()
         except OSError as exc:
             raise disk_error(exc, self._dir.path) from exc
-        finally:
-            # mutant: fenced-close
-            passed_over = (OSError, FilewheelError) if isinstance(self._broken, _SUCCEEDED) else ()
-            with contextlib.suppress(*passed_over), self._lock:
-                self._store.close()
 
     def _release(self) -> None:
         """Close all files: the lock before the pipe, because standbys sleep on the pipe until the lock is free."""

@@ -61,8 +61,9 @@ class FiringThread:
     def stop(self, grace_s: float) -> None:
         """Give running calls this time to end, write what they end with, and end."""
         self.ask_to_stop(grace_s)
-        if self.is_alive and self._thread is not threading.current_thread():
-            self._thread.join()
+        thread = self._thread
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            thread.join()
 
     def hurry(self) -> None:
         """End the grace time of running calls now."""
