@@ -1,4 +1,4 @@
-"""`serve`: a web page of the wheel, live, for this machine; with a token it may act.
+"""`serve`: a web page of the wheel, live, for who has the token; it may act where that was asked for.
 
 The token comes from a file, from the environment, or is made up: never from the command line, where `ps` shows it.
 Invariant: the first signal ends the streams and the server; the wheel is never locked.
@@ -32,28 +32,31 @@ _LOOK_S = 0.5
     "serve",
     """
     $ filewheel serve
-    $ filewheel serve --token
+    $ filewheel serve --act
     """,
 )
 @click.option(
     "--listen", default="127.0.0.1:8642", metavar="HOST:PORT", show_default=True, help="Where; port 0 is a free one."
 )
-@click.option("--token", "make_token", is_flag=True, help=f"May act: a token from {_VARIABLE}, or a new one.")
+@click.option("--act", "acts", is_flag=True, help="The page may cancel, reschedule, revive, delete and pause.")
 @click.option(
-    "--token-file", type=click.Path(dir_okay=False), metavar="FILE", help="May act: the token is in this file."
+    "--token-file",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help=f"The token is in this file.  [default: {_VARIABLE}, or a new one]",
 )
-@click.option("--private", is_flag=True, help="To read needs the token too.")
+@click.option("--open", "is_open", is_flag=True, help="All users of this machine may read, without the token.")
 @click.option("--host", "names", multiple=True, metavar="NAME", help="Another name of the page, behind a proxy.")
 def command(
-    out: Output, listen: str, make_token: bool, token_file: str | None, private: bool, names: tuple[str, ...]
+    out: Output, listen: str, acts: bool, token_file: str | None, is_open: bool, names: tuple[str, ...]
 ) -> None:
     """Show the wheel as a web page: what waits, runs and fails, live.
 
-    Read-only, and for this machine only, unless there is a token. The page needs it to cancel, reschedule, revive and
-    delete; where other machines reach the page, to read needs it too. The link that is printed holds a token that was
-    made up. Works with a keeper running and with none. Ends with Ctrl-C or SIGTERM. Needs `filewheel[web]`.
+    The link that is printed holds the token, unless you gave one: to read the page needs it, since a port is open to
+    every user of this machine. Read-only without --act. Works with a keeper running and with none. Ends with Ctrl-C or
+    SIGTERM. Needs `filewheel[web]`.
     """
-    token, is_new = _token(make_token, token_file)
+    token, is_new = _token(token_file)
     try:
         from filewheel.live.web import Server
     except ModuleNotFoundError as exc:
@@ -64,9 +67,9 @@ def command(
     with contextlib.suppress(Quit), Stop() as stop:
         view = WheelView(out.dir, force=out.force)
         try:
-            with view, Server(view, listen, token=token, names=names, is_private=private) as server:
+            with view, Server(view, listen, token=token, names=names, is_open=is_open, acts=acts) as server:
                 stop.wakes(lambda: over.put(None))
-                _tell(out, server.url, token, is_new=is_new)
+                _tell(out, server.url, token if is_new else None, acts=acts, is_open=is_open)
                 _warn_if_missing(out, view)
                 while not _comes(over):
                     pass
@@ -83,14 +86,14 @@ def _comes(over: SimpleQueue[None]) -> bool:
     return True
 
 
-def _token(make_token: bool, token_file: str | None) -> tuple[str | None, bool]:
+def _token(token_file: str | None) -> tuple[str, bool]:
     """Return the token, and whether it was made up."""
     if token_file is not None:
         return _read_token(Path(token_file)), False
     given = os.environ.get(_VARIABLE)
     if given:
         return given, False
-    return (secrets.token_urlsafe(24), True) if make_token else (None, False)
+    return secrets.token_urlsafe(24), True
 
 
 def _read_token(path: Path) -> str:
@@ -105,15 +108,16 @@ def _read_token(path: Path) -> str:
     return text
 
 
-def _tell(out: Output, url: str, token: str | None, *, is_new: bool) -> None:
-    link = f"{url}#token={token}" if is_new else url
+def _tell(out: Output, url: str, new: str | None, *, acts: bool, is_open: bool) -> None:
+    link = url if new is None else f"{url}#token={new}"
     if out.wants_json:
-        out.record({"url": link, "acts": token is not None})
+        out.record({"url": link, "acts": acts, "open": is_open})
     else:
         out.write(link)
     out.flush()
     out.note(
-        f"serving {out.dir}, {'which the page may change with the token' if token else 'read-only'}; Ctrl-C ends it"
+        f"serving {out.dir} to {'all users of this machine' if is_open else 'who has the token'}, "
+        f"{'who may change it with the token' if acts else 'read-only'}; Ctrl-C ends it"
     )
 
 

@@ -39,8 +39,8 @@ def get(url: str, token: str = "") -> Any:
 def test_a_signal_ends_it_cleanly_with_a_stream_open(fw: Fw, number: int) -> None:
     if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("under nohup a hang-up is ignored, here and by what is started here")
-    with stopped(fw.start("serve", "--listen", "127.0.0.1:0")) as process:
-        url = told(process)["url"]
+    with stopped(fw.start("serve", "--listen", "127.0.0.1:0", "--open")) as process:
+        url, _, _ = told(process)["url"].partition("#")
         assert get(f"{url}api/live")["wheel"] == str(fw.wheel)
         with urllib.request.urlopen(f"{url}api/events", timeout=60) as events:
             assert events.readline() == b"event: live\n"
@@ -59,20 +59,26 @@ def test_a_signal_that_another_thread_gets_ends_it(fw: Fw) -> None:
         assert finish(process).code == 0
 
 
-def test_without_a_token_it_is_read_only_and_says_so(fw: Fw) -> None:
-    with stopped(fw.start("serve", "--listen", "127.0.0.1:0")) as process:
-        found = told(process)
-        assert found["acts"] is False
-        assert "token" not in found["url"]
-        process.send_signal(signal.SIGTERM)
-        ended = finish(process)
-        assert ended.err.startswith(f"serving {fw.wheel}, read-only")
+def test_other_users_of_the_machine_read_nothing_unless_it_is_open(fw: Fw) -> None:
+    for options, said in (((), "who has the token, read-only"), (("--open",), "all users of this machine, read-only")):
+        with stopped(fw.start("serve", "--listen", "127.0.0.1:0", *options)) as process:
+            found = told(process)
+            assert found["acts"] is False
+            url, _, token = found["url"].partition("#token=")
+            assert get(f"{url}api/live", token)["stats"]["pending"] == 0
+            if options:
+                assert get(f"{url}api/live")["stats"]["pending"] == 0
+            else:
+                with pytest.raises(urllib.error.HTTPError, match="401"):
+                    get(f"{url}api/live")
+            process.send_signal(signal.SIGTERM)
+            assert finish(process).err.startswith(f"serving {fw.wheel} to {said}")
 
 
 def test_a_token_that_is_made_up_is_in_the_link_and_another_each_time(fw: Fw) -> None:
     tokens = set()
     for _ in range(2):
-        with stopped(fw.start("serve", "--listen", "127.0.0.1:0", "--token")) as process:
+        with stopped(fw.start("serve", "--listen", "127.0.0.1:0")) as process:
             url, _, token = told(process)["url"].partition("#token=")
             assert len(token) >= 32
             assert get(f"{url}api/access", token)["token"] is True
@@ -90,7 +96,7 @@ def test_a_token_from_the_environment_or_a_file_is_not_printed_and_not_on_the_co
     file.write_text(f"{TOKEN}\n")
     file.chmod(0o600)
     for options, env in (((), {"FILEWHEEL_TOKEN": TOKEN}), (("--token-file", file), {})):
-        with stopped(fw.start("serve", "--listen", "127.0.0.1:0", *options, env=env)) as process:
+        with stopped(fw.start("serve", "--listen", "127.0.0.1:0", "--act", *options, env=env)) as process:
             found = told(process)
             assert found["acts"] is True
             assert get(f"{found['url']}api/access", TOKEN)["token"] is True
@@ -103,9 +109,8 @@ def test_a_token_from_the_environment_or_a_file_is_not_printed_and_not_on_the_co
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--listen", "0.0.0.0:0"], "other machines"),
+        (["--listen", "0.0.0.0:0", "--open"], "other machines"),
         (["--listen", "nowhere"], "no address"),
-        (["--private"], "needs a token"),
         (["--token-file", "missing"], "cannot be read"),
     ],
 )
@@ -137,8 +142,8 @@ def test_an_outside_address_with_a_token_is_served_and_asks_for_it(fw: Fw) -> No
 
 def test_a_missing_wheel_is_named_and_served_when_it_comes(tmp_path: Path) -> None:
     path = tmp_path / "later.wheel"
-    with stopped(start("-C", path, "serve", "--listen", "127.0.0.1:0")) as process:
-        url = told(process)["url"]
+    with stopped(start("-C", path, "serve", "--listen", "127.0.0.1:0", "--open")) as process:
+        url, _, _ = told(process)["url"].partition("#")
         with pytest.raises(urllib.error.HTTPError, match="503") as refused:
             get(f"{url}api/live")
         refused.value.close()

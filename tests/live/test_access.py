@@ -18,15 +18,15 @@ HERE = {"host": "127.0.0.1:8642"}
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 
-def kind(access: Access, method: str = "GET", is_open: bool = False, **headers: str) -> str | None:
+def kind(access: Access, method: str = "GET", is_shell: bool = False, **headers: str) -> str | None:
     """Return the kind of a refusal; None when it is allowed."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    refusal = access.refusal(method, {**HERE, **named}, is_open=is_open)
+    refusal = access.refusal(method, {**HERE, **named}, is_shell=is_shell)
     return refusal and refusal.kind
 
 
-def test_without_a_token_everybody_here_reads_and_nobody_acts() -> None:
-    access = Access()
+def test_of_an_open_page_everybody_here_reads_and_nobody_acts_without_a_token() -> None:
+    access = Access(is_open=True)
     assert kind(access) is None
     assert kind(access, "POST") == "read-only"
     assert kind(access, "POST", authorization="Bearer ") == "read-only"
@@ -34,11 +34,17 @@ def test_without_a_token_everybody_here_reads_and_nobody_acts() -> None:
     assert not access.has_token({"authorization": "Bearer None"})
 
 
-def test_with_a_token_everybody_here_reads_and_who_has_it_acts() -> None:
-    access = Access(token=TOKEN)
+def test_of_an_open_page_with_a_token_everybody_here_reads_and_who_has_it_acts() -> None:
+    access = Access(token=TOKEN, is_open=True)
     assert kind(access) is None
     assert kind(access, "POST") == "token"
     assert kind(access, "POST", **BEARER) is None
+
+
+def test_a_page_that_does_not_act_refuses_who_has_the_token() -> None:
+    access = Access(token=TOKEN, acts=False)
+    assert kind(access, "POST", **BEARER) == "read-only"
+    assert kind(access, **BEARER) is None
 
 
 @pytest.mark.parametrize(
@@ -68,20 +74,22 @@ def test_a_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.7", "jobs.example"])
-def test_an_address_that_others_reach_needs_a_token_and_then_to_read_too(host: str) -> None:
+def test_a_page_at_an_address_that_others_reach_is_never_open(host: str) -> None:
     with pytest.raises(BadArgument, match="other machines"):
+        Access(host, token=TOKEN, is_open=True)
+    with pytest.raises(BadArgument, match="token"):
         Access(host)
     access = Access(host, token=TOKEN)
     named = {"host": "192.0.2.7:8642" if host in ("0.0.0.0", "::", "") else f"{host}:8642"}
     assert kind(access, **named) == "token"
     assert kind(access, **named, **BEARER) is None
-    assert kind(access, is_open=True, **named) is None, "the page itself asks for the token"
+    assert kind(access, is_shell=True, **named) is None, "the page itself asks for the token"
 
 
-def test_a_private_page_needs_the_token_to_be_read() -> None:
+def test_a_page_needs_the_token_to_be_read() -> None:
     with pytest.raises(BadArgument, match="token"):
-        Access(is_private=True)
-    access = Access(token=TOKEN, is_private=True)
+        Access()
+    access = Access(token=TOKEN)
     assert kind(access) == "token"
     assert kind(access, **BEARER) is None
 
@@ -89,14 +97,14 @@ def test_a_private_page_needs_the_token_to_be_read() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_addresses_of_this_machine_only_are_known(host: str) -> None:
     assert is_loopback(host)
-    Access(host)
+    Access(host, is_open=True)
 
 
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "127.0.0.1:8642", "localhost:9000", "LOCALHOST", "[::1]:8642", "localhost.", "localhost:"]
 )
 def test_this_machine_has_these_names_with_any_port(host: str) -> None:
-    assert kind(Access(), host=host) is None
+    assert kind(Access(is_open=True), host=host) is None
 
 
 @pytest.mark.parametrize(
@@ -111,7 +119,7 @@ def test_this_machine_has_these_names_with_any_port(host: str) -> None:
 def test_a_foreign_name_that_points_here_is_refused_though_the_token_is_right(host: str) -> None:
     assert kind(Access(token=TOKEN), host=host, **BEARER) == "wrong-host"
     assert kind(Access(token=TOKEN), "POST", host=host, **BEARER) == "wrong-host"
-    assert kind(Access(), is_open=True, host=host) == "wrong-host", "the page itself too"
+    assert kind(Access(is_open=True), is_open=True, host=host) == "wrong-host", "the page itself too"
 
 
 def test_everywhere_an_address_is_ours_and_a_name_only_if_it_was_given() -> None:
@@ -135,7 +143,7 @@ def test_everywhere_an_address_is_ours_and_a_name_only_if_it_was_given() -> None
     ],
 )
 def test_a_page_of_another_site_can_neither_read_nor_act(headers: dict[str, str]) -> None:
-    for access in (Access(), Access(token=TOKEN)):
+    for access in (Access(is_open=True), Access(token=TOKEN)):
         assert kind(access, **headers, **BEARER) == "wrong-origin"
         assert kind(access, "POST", **headers, **BEARER) == "wrong-origin"
 
@@ -148,7 +156,7 @@ def test_a_form_of_another_site_cannot_act() -> None:
 
 
 def test_the_page_itself_a_typed_address_and_a_link_from_elsewhere_work() -> None:
-    access = Access(token=TOKEN)
+    access = Access(token=TOKEN, is_open=True)
     own = {"origin": "http://127.0.0.1:8642", "sec_fetch_site": "same-origin", "sec_fetch_mode": "cors"}
     assert kind(access, **own) is None
     assert kind(access, "POST", **own, **BEARER) is None

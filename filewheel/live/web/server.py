@@ -6,12 +6,14 @@ Invariant: it listens before `Server(...)` returns, and nothing of it runs after
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from types import TracebackType
 from typing import Self
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from filewheel.checks import address_of
 from filewheel.errors import BadArgument
@@ -20,8 +22,43 @@ from filewheel.live.web.app import WebPage
 from filewheel.live.wheel_view import WheelView
 
 CONNECTIONS_MAX = 128
+REQUEST_S = 10.0
+"""So long a client may take to send a request."""
 STOP_S = 5
 _BACKLOG = 128
+
+
+class _Connection(H11Protocol):
+    """Closes after REQUEST_S without a whole request; earlier when others need its place."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._waits_since = self.loop.time()
+        self.loop.call_later(REQUEST_S, self._look)
+        if len(self.connections) >= CONNECTIONS_MAX:
+            waiting = [one for one in self.connections if isinstance(one, _Connection) and one.waits]
+            oldest = min(waiting, key=lambda one: one._waits_since)
+            self.connections.discard(oldest)
+            oldest.transport.abort()
+
+    @property
+    def waits(self) -> bool:
+        """Whether the client has not sent a whole request."""
+        cycle = self.cycle
+        return cycle is None or cycle.response_complete or cycle.more_body
+
+    def on_response_complete(self) -> None:
+        self._waits_since = self.loop.time()
+        super().on_response_complete()
+
+    def _look(self) -> None:
+        if self.transport.is_closing():
+            return
+        left_s = self._waits_since + REQUEST_S - self.loop.time() if self.waits else REQUEST_S
+        if left_s <= 0:
+            self.transport.abort()
+        else:
+            self.loop.call_later(left_s, self._look)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -46,14 +83,15 @@ class Server:
         *,
         token: str | None = None,
         names: tuple[str, ...] = (),
-        is_private: bool = False,
+        is_open: bool = False,
+        acts: bool = True,
     ) -> None:
         """Listen; port 0 takes a free one (`port` says which).
 
         Raises BadArgument: the address cannot be used, or may not be without a token (see Access).
         """
         host, port = address_of(address)
-        access = Access(host, token=token, names=names, is_private=is_private)
+        access = Access(host, token=token, names=names, is_open=is_open, acts=acts)
         self._page = WebPage(view, access)
         self._socket = _bound(host, port)
         self.host: str = host
@@ -62,13 +100,13 @@ class Server:
             self._page,
             lifespan="off",
             ws="none",
-            http="h11",
+            http=_Connection,
             loop="asyncio",
             log_config=None,
             access_log=False,
             server_header=False,
             limit_concurrency=CONNECTIONS_MAX,
-            timeout_keep_alive=15,
+            timeout_keep_alive=round(REQUEST_S),
             timeout_graceful_shutdown=STOP_S,
             proxy_headers=False,
         )
