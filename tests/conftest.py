@@ -19,7 +19,7 @@ import pytest
 from filewheel import Keeper, Wheel
 from filewheel.disk.directory import open_directory
 from filewheel.tools.verify import verify
-from tests.support import FakeClock
+from tests.support import FakeClock, seeds
 
 if TYPE_CHECKING:
     from tests.cli.support import Fw
@@ -128,7 +128,10 @@ def small(tmp_path: Path) -> Iterator[Path]:
 def pytest_configure(config: pytest.Config) -> None:
     # How long an example takes says more about the machine than about the code.
     hypothesis.settings.register_profile(
-        "filewheel", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+        "filewheel",
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+        max_examples=seeds(40, all_of=100).stop,
     )
     hypothesis.settings.load_profile("filewheel")
     # A thousand processes are started: each would compile the library again where no bytecode may be written beside it.

@@ -38,7 +38,7 @@ from filewheel.kafka import Delivery
 from filewheel.live.remembered import Remembered
 from tests.support import REPO, FakeClock, FaultyDisk, eventually
 
-TRIES = 1000
+TRIES = 100
 
 
 class Broken:

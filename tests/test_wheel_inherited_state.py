@@ -24,7 +24,7 @@ import pytest
 from filewheel import AsyncWheel, Keeper, Scheduler, Wheel
 from tests.cli.support import Fw, environment, finish, stopped
 from tests.conftest import assert_whole
-from tests.support import REPO, eventually
+from tests.support import REPO, eventually, some
 
 LINES = 200
 BODY = "x" * 4000
@@ -502,7 +502,7 @@ def without_capabilities(command: str, folder: Path) -> subprocess.CompletedProc
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("umask", ["000", "077", "277", "777"])
+@pytest.mark.parametrize("umask", some(["777", "277", "000", "077"], one_of=2))
 def test_files_of_a_wheel_can_be_opened_again_whatever_the_umask(tmp_path: Path, umask: str) -> None:
     script = f"filewheel init && umask {umask} && filewheel enqueue --in 0 --key k one"
     script += " && filewheel enqueue --in 9d two && filewheel run --once"
@@ -552,11 +552,8 @@ def test_without_room_for_another_process_a_command_has_not_begun_and_is_started
         {"TMPDIR": "/nonexistent"},
         {"TZ": "Nowhere/At_All"},
         {"COLUMNS": "x", "LINES": "-3"},
-        {"PYTHONIOENCODING": "ascii:strict"},
-        {"PYTHONUNBUFFERED": "1"},
-        {"PYTHONWARNINGS": "error", "PYTHONDEVMODE": "1"},
-        {"PYTHONOPTIMIZE": "2"},
-        {"LANG": "zz_ZZ.nothing", "LC_ALL": ""},
+        {"PYTHONIOENCODING": "ascii:strict", "PYTHONUNBUFFERED": "1", "PYTHONOPTIMIZE": "2"},
+        {"PYTHONWARNINGS": "error", "PYTHONDEVMODE": "1", "LANG": "zz_ZZ.nothing", "LC_ALL": ""},
     ],
     ids=lambda odd: next(iter(odd)),
 )

@@ -16,7 +16,7 @@ import pytest
 from filewheel import FilewheelError, Reentered, Wheel
 from filewheel.disk.disk import SYSTEM
 from tests.conftest import assert_whole
-from tests.support import FaultyDisk
+from tests.support import FaultyDisk, seeds
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def test_any_call_in_the_middle_of_the_first_enqueue_of_a_handle_or_of_a_cancel_
     gone: set[str] = set()
     unsure: set[str] = set()
     with Wheel(wheel_dir) as seed:
-        ids = list(seed.enqueue_many([b"%d" % n for n in range(4000)], delay=600))
+        ids = list(seed.enqueue_many([b"%d" % n for n in range(600)], delay=600))
     made.update(ids)
     with never_for_ever():
         for part in ("enqueue", "cancel"):
@@ -132,7 +132,7 @@ def test_any_call_in_the_middle_of_the_first_enqueue_of_a_handle_or_of_a_cancel_
                         assert inner == "close"  # as when another thread closes it
                         unsure.add(victim)
                 wheel.close()
-                moment += max(1, steps[0] // 60)
+                moment += max(1, steps[0] // seeds(12, all_of=60).stop)
     with Wheel(wheel_dir) as wheel:
         assert {m.id for m in wheel.list()} - unsure == made - gone - unsure
     assert_whole(wheel_dir)

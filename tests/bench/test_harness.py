@@ -22,7 +22,7 @@ from tests.bench.table import tables
 from tests.bench.workloads import BY_NAME
 from tests.support import REPO
 
-NAMES = ("one", "threads", "batch-100", "fire", "cancel")
+NAMES = ("one", "fire", "cancel")
 PEERS = ["bare", "filewheel", "sqlite"]
 
 

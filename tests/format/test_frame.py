@@ -15,6 +15,7 @@ from filewheel.format import frame as frame_module
 from filewheel.format import layout
 from filewheel.format.frame import BODY_BYTES_MAX, HEADER_BYTES, MAGIC, Frame, Gap, Scanner, pad, seal
 from filewheel.message import ID_END, ID_MIN
+from tests.support import seeds
 from tests.support_wheel import flip, frames_of, gaps_of, reading, scan
 
 SEED = layout.seed(bytes(range(16)), "journal/AAAAAAAA-000001.log")
@@ -367,7 +368,7 @@ def test_a_damaged_body_outside_of_the_range_is_stepped_over_unread() -> None:
 @pytest.mark.skipif(
     frame_module.read_frames is None, reason="the loops in C were not built: `apt install gcc python3-dev`"
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=seeds(60, all_of=300).stop, deadline=None)
 @given(st.data())
 def test_frames_that_are_read_many_at_once_are_those_that_are_read_one_by_one(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.sampled_from([0, 1, 40, 41, 300]), max_size=90))

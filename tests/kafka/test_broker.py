@@ -122,20 +122,6 @@ def test_a_killed_and_a_paused_broker_come_back_with_what_was_committed(cluster:
     assert values(one.bootstrap, name) == [b"committed", b"paused"]
 
 
-def test_three_nodes_go_on_without_one_and_take_it_back_wiped(cluster: Callable[..., Cluster]) -> None:
-    three = cluster(3)
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": three.bootstrap})
-    name = make_topic(admin, "replicated")
-    sender = producer(three.bootstrap)
-    produce(sender, name, b"before")
-    leader = admin.list_topics(name, timeout=ANSWER_TIMEOUT_S).topics[name].partitions[0].leader
-    three.kill(leader)
-    produce(sender, name, b"after")
-    three.wipe(leader)
-    three.start(leader)
-    assert values(three.bootstrap, name) == [b"before", b"after"]
-
-
 def test_a_jar_that_differs_from_its_checksum_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jar").write_bytes(b"a")
     expected = {"a.jar": hashlib.sha256(b"a").hexdigest()}

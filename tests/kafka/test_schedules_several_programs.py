@@ -17,7 +17,7 @@ from filewheel.kafka.scheduling.call import message_of
 from filewheel.message import DUE, US_PER_S
 from tests.kafka.workers import Worker, a_cluster, a_scheduler
 from tests.scheduling.programs import AHEAD_MAX_S, Ledger, Op, Program, declare, histories, instant_of, play
-from tests.support import FakeClock
+from tests.support import FakeClock, seeds
 
 AHEAD_S = (0, AHEAD_MAX_S, -7200)
 """How far the clock of each program's machine is ahead."""
@@ -110,7 +110,7 @@ NODE_AWAY = [("start", 0, 0), ("turn", 0, 0), ("disturb", 0, 1), ("pass", 0, 150
 @example(history=NODE_AWAY)
 @example(history=[*NODE_AWAY, ("start", 1, 0), ("turn", 0, 0)])
 @example(history=[("start", 0, 0), ("turn", 0, 0), ("kill", 0, 0), ("start", 2, 0), ("pass", 0, 100), ("turn", 0, 0)])
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=seeds(8, all_of=60).stop, deadline=None, suppress_health_check=list(HealthCheck))
 def test_what_became_due_is_called_or_reported_as_missed_whoever_joins_and_whatever_node_is_away(
     exactly_once: bool, history: list[Op]
 ) -> None:

@@ -24,13 +24,18 @@ import pytest
 from tests.cli.support import finish, stopped
 from tests.cli.support import start as started
 from tests.kafka.reading import read
-from tests.support import REPO, eventually
+from tests.support import REPO, eventually, some
 
 LAST = "c16a5873"
 """The last commit of release 0.2.0."""
-BOTH = pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])
 WAIT_S = 120.0
 COMMAND = [sys.executable, "-m", "cli", "kafka"]
+
+
+def both(first: bool) -> pytest.MarkDecorator:
+    """Both modes; by day only the first."""
+    modes = some([first, not first], one_of=2)
+    return pytest.mark.parametrize("exactly_once", modes, ids=lambda once: "exactly-once" if once else "at-least-once")
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +135,7 @@ def two(kafka: str, trees: dict[str, Path], tmp_path: Path) -> Callable[..., Two
     return make
 
 
-@BOTH
+@both(True)
 def test_nodes_of_two_releases_share_a_group_and_the_newer_goes_on_with_the_data_of_the_older(
     two: Callable[..., Two], exactly_once: bool
 ) -> None:
@@ -191,7 +196,7 @@ else:
 """
 
 
-@BOTH
+@both(False)
 def test_workers_and_programs_of_two_releases_share_the_calls(
     two: Callable[..., Two], tmp_path: Path, exactly_once: bool
 ) -> None:

@@ -20,6 +20,7 @@ from filewheel.journal.tail import Handles
 from filewheel.laps.slot import frames
 from filewheel.laps.window import MISSING, Budget, Span, Window, read_window
 from filewheel.message import ID_END, ID_MIN, id_after, id_floor
+from tests.support import seeds
 from tests.support_wheel import a_put, an_id, flip
 
 SETTINGS = Settings(id="", salt=bytes(range(16)).hex(), slots=60)
@@ -151,7 +152,7 @@ def files(draw: st.DrawFn) -> Files:
 BUDGETS = st.builds(Budget, records=st.integers(1, 12), bytes=st.integers(1, 800))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=seeds(30, all_of=150).stop, deadline=None)
 @given(files(), BUDGETS)
 @example(Files(), Budget(1, 1))
 def test_windows_one_after_the_other_are_the_set_difference_in_order_whatever_the_budget(
@@ -161,7 +162,7 @@ def test_windows_one_after_the_other_are_the_set_difference_in_order_whatever_th
     assert found.gaps == []
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=seeds(20, all_of=100).stop, deadline=None)
 @given(files(), BUDGETS, st.sampled_from(IDS), st.sampled_from(IDS), st.sets(st.sampled_from(IDS), max_size=5))
 def test_a_part_of_the_ids_with_drops_known_already_is_the_same_part_of_the_difference(
     found: Files, budget: Budget, a: bytes, b: bytes, dropped: set[bytes]
@@ -172,7 +173,7 @@ def test_a_part_of_the_ids_with_drops_known_already_is_the_same_part_of_the_diff
     assert found.window(lo, hi, dropped=dropped).puts == expected
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=seeds(10, all_of=50).stop, deadline=None)
 @given(files(), st.randoms())
 def test_reading_frames_twice_or_files_in_another_order_changes_nothing(found: Files, rng: Any) -> None:
     expected = seen(found.window())

@@ -76,11 +76,11 @@ def run_blocks(text: str, tmp_path: Path, shell: dict[str, str]) -> None:
     assert code == 0, f"--- stdout\n{stdout.read_text()}\n--- stderr\n{stderr.read_text()}"
 
 
-@pytest.mark.parametrize("page", [*PAGES, *sorted((REPO / "docs" / "adr").glob("*.md"))], ids=lambda p: p.name)
-def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
+def test_every_link_of_a_page_leads_somewhere() -> None:
+    for page in [*PAGES, *(REPO / "docs" / "adr").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), (page.name, target)
 
 
 def test_decisions_are_a_page_at_most() -> None:

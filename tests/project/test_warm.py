@@ -30,14 +30,10 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("arguments", "stdin", "code"),
     [
-        (["--version"], "", 0),
         (["enqueue", "--help"], "", 0),
         (["no-such-verb"], "", 2),
         (["-C", "nowhere", "stats"], "", 10),
-        (["when", "5m", "--tz", "nowhere"], "", 2),
-        (["-C", "made", "init"], "", 0),
         (["-C", "made", "load"], "no line of a dump\n", 2),
-        (["-C", "made", "inspect", "list"], "", 0),
     ],
     ids=lambda v: " ".join(v) if isinstance(v, list) else None,
 )

@@ -6,7 +6,6 @@ every change of every zone is held against it.
 
 from __future__ import annotations
 
-import os
 import zoneinfo
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from filewheel import BadArgument
 from filewheel.schedules import cron as cron_module
 from filewheel.schedules.cron import Cron
 from tests.scheduling.zones import DAY_S, END_S, Change, Daily, all_changes
+from tests.support import seeds, some
 
 US = 1_000_000
 
@@ -424,10 +424,10 @@ def situations() -> list[tuple[str, Change]]:
 
 
 def test_at_every_change_of_every_zone_fires_are_those_of_the_rule() -> None:
-    """At every third of them, unless FILEWHEEL_ZONES=all asks for all."""
+    """At every ninth of them, by day."""
     changes = situations()
     assert len(changes) > 5000
-    for name, change in changes[:: 1 if os.environ.get("FILEWHEEL_ZONES") == "all" else 3]:
+    for name, change in some(changes, one_of=9):
         reach_s = abs(change.shift_s) + 2700
         start_s, end_s = change.at_s - reach_s, change.at_s + reach_s
         for job in around(change):
@@ -446,7 +446,7 @@ def test_around_changes_it_agrees_with_cronsim_where_cronsim_is_right() -> None:
 
     Elsewhere cronsim steps by whole hours over what is not an hour long, and misses fires, or never returns.
     """
-    for name, change in situations()[::7]:
+    for name, change in some(situations(), one_of=21):
         whole = change.shift_s % 3600 == 0 and (change.at_s + change.before_s) % 3600 == 0
         start_s = change.at_s - abs(change.shift_s) - 7200
         for job in around(change):
@@ -510,7 +510,7 @@ def made(text: str, tz: str) -> Cron:
         raise
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=seeds(60, all_of=300).stop, deadline=None)
 @given(EXPRESSIONS, st.sampled_from(CALM), INSTANTS)
 def test_any_expression_at_any_time_comes_when_cronsim_says(text: str, tz: str, at_us: int) -> None:
     cron = made(text, tz)
@@ -520,7 +520,7 @@ def test_any_expression_at_any_time_comes_when_cronsim_says(text: str, tz: str, 
     assert [at // US for at in islice(cron.times(at_us), 3)] == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=seeds(40, all_of=100).stop, deadline=None)
 @given(EXPRESSIONS, st.sampled_from(["*", "0", "*/7", "5,50", "30-40/3"]), INSTANTS)
 def test_any_expression_with_seconds_comes_when_cronsim_says(text: str, second: str, at_us: int) -> None:
     cron = made(f"{second} {text}", "UTC")
@@ -529,7 +529,7 @@ def test_any_expression_with_seconds_comes_when_cronsim_says(text: str, second: 
     assert [at // US for at in islice(cron.times(at_us), 3)] == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=seeds(60, all_of=300).stop, deadline=None)
 @given(EXPRESSIONS, st.data())
 def test_after_moves_on_and_nothing_lies_between(text: str, data: st.DataObject) -> None:
     tz = data.draw(st.sampled_from(sorted(name for name, changes in all_changes().items() if changes)))
@@ -548,7 +548,7 @@ def test_after_moves_on_and_nothing_lies_between(text: str, data: st.DataObject)
     assert cron.after(next_us) > next_us
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=seeds(60, all_of=200).stop, deadline=None)
 @given(st.text("0123456789*/,-#LW@ mon", max_size=30))
 def test_any_text_is_an_expression_or_a_bad_argument(text: str) -> None:
     try:

@@ -166,7 +166,7 @@ def test_after_each_operation_a_crash_leaves_each_schedule_once_and_a_count_coun
         machine.on_op = None
         assert len(states) > 100
         assert len({due for body, due in told.calls if body == "counted"}) == COUNT
-        for number, op, after, now_us, known in some(states.values(), one_of=4):
+        for number, op, after, now_us, known in some(states.values(), one_of=12):
             later = ModelClock(now_us)
             found = itertools.chain(
                 wrong(path, after, later, known), comes_to_its_end(path, after, later, known, kill=how == "kill")

@@ -230,7 +230,7 @@ def test_after_each_operation_a_crash_leaves_one_occurrence_one_link_one_holder_
         machine.on_op = None
         assert told.numbers("link") == set(range(LINKS))
         assert len(states) > 100
-        for number, op, after, now_us, known in some(states.values(), one_of=4):
+        for number, op, after, now_us, known in some(states.values(), one_of=12):
             later = ModelClock(now_us)
             found = itertools.chain(
                 wrong(path, after, later, known), comes_to_its_end(path, after, later, known, kill=how == "kill")

@@ -14,7 +14,7 @@ from filewheel.message import DUE
 from tests.conftest import assert_whole
 from tests.scheduling.programs import MISSED, PLAIN, Ledger, Op, Program, declare, histories, instant_of, play
 from tests.scheduling.stage import Stage
-from tests.support import FakeClock
+from tests.support import FakeClock, seeds
 
 
 class UnflushedDisk(OsDisk):
@@ -122,7 +122,7 @@ class WheelWorld:
 
 @given(history=histories)
 @example(history=[("start", 0, 0), ("start", 1, 0), ("pass", 0, 150), ("kill", 0, 0), ("turn", 0, 0), ("end", 0, 0)])
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=seeds(8, all_of=60).stop, deadline=None, suppress_health_check=list(HealthCheck))
 def test_what_became_due_is_called_or_reported_as_missed_whoever_fires_and_whatever_each_declares(
     history: list[Op],
 ) -> None:

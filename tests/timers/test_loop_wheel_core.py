@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from filewheel.native import compiled
+from tests.support import seeds
 from tests.timers.loops import CORES
 
 TICK_S = 0.01
@@ -67,7 +68,9 @@ def core(request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.parametrize("core", CORES.values(), ids=CORES.keys())
 @given(steps=st.lists(STEPS, max_size=40))
-@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=seeds(30, all_of=120).stop, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 def test_beside_a_list_no_timeout_is_early_or_lost_or_comes_twice_or_out_of_order(core: Any, steps: list[Any]) -> None:
     wheel = made(core)
     pending: dict[int, Any] = {}

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 from filewheel import BadArgument
 from filewheel.errors import TooLarge
 from filewheel.timers import BinaryHeap, Entry, Growing, HashedUnordered, Hierarchical, Scheme, SimpleWheel, TimerState
+from tests.support import seeds
 from tests.timers.schemes import BY_DUE, BY_TICK, BY_TICK_AND_START, MAKERS, SPAN
 
 YEAR = 365 * 86_400 * 10**9
@@ -182,7 +183,7 @@ class Schemes(RuleBasedStateMachine):
 
 SHRINK = [] if "FILEWHEEL_MUTANT" in os.environ else [Phase.shrink]  # of a mutant any failure will do
 AT_RANDOM = settings(
-    max_examples=120, stateful_step_count=25, deadline=None, derandomize=True, database=None,
+    max_examples=seeds(30, all_of=120).stop, stateful_step_count=25, deadline=None, derandomize=True, database=None,
     suppress_health_check=list(HealthCheck), phases=[Phase.generate, *SHRINK],
 )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.bench.jobs.page import PAGE, RUN, ahead, filled, parts, table, tables
 from tests.bench.jobs.systems import BY_KEY, PEERS
 from tests.bench.result import Run, load_run
 from tests.bench.store import Missing
+from tests.support import some
 
 SERVED = [p.key for p in PEERS if p.setting in ("always", "everysec")]
 
@@ -55,8 +57,10 @@ def test_every_system_calls_a_backlog_to_its_end(tmp_path: Path) -> None:
     assert not list((tmp_path / "work").iterdir())
 
 
-@pytest.mark.parametrize("key", ["filewheel", "futures"])
-@pytest.mark.parametrize("name", ["processes", "slow-import", "slow-start"])
+@pytest.mark.parametrize(
+    ("name", "key"),
+    some(product(["processes", "slow-import", "slow-start"], ["filewheel", "futures"]), one_of=2),
+)
 def test_all_jobs_of_a_limited_handler_are_called_in_each_system(tmp_path: Path, name: str, key: str) -> None:
     found = run_child(plan(name, peers=[]), name, key, tmp_path / "cell", 0)
     assert isinstance(found, list), found

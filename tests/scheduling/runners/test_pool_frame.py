@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from filewheel.scheduling.runners.child import BrokenFrame, frame, take
+from tests.support import seeds
 
 TOKEN = bytes(range(16))
 # Pieces of a token, and a frame of another process, are the garbage that is most like one.
 GARBAGE = st.one_of(st.binary(max_size=40), st.sampled_from([TOKEN[:2], TOKEN[:15], frame(TOKEN[::-1], 1, b"abc")]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=seeds(40, all_of=150).stop, deadline=None)
 @given(st.lists(st.tuples(GARBAGE, st.binary(max_size=300))), st.integers(1, 50))
 def test_frames_amid_garbage_are_taken_in_order_however_the_pipe_cuts_them(
     pieces: list[tuple[bytes, bytes]], step: int
