@@ -63,6 +63,11 @@ def _open(target: str) -> Iterator[Callable[[str], object]]:
     if target == "-":
         yield _Utf8(sys.stdout).write
         return
+    if os.path.exists(target) and not os.path.isfile(target):  # a device or a pipe: it is written to, not replaced
+        with open(target, "w", encoding="utf-8", newline="\n") as file:
+            yield file.write
+        return
+    target = os.path.realpath(target)  # a link stays one
     # Temporary file, flush, rename: a reader finds the complete file or none.
     aside = f"{target}.{os.getpid()}.tmp"
     try:

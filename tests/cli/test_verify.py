@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -174,6 +175,28 @@ def test_dump_to_a_file_appears_whole(fw: Fw, tmp_path: Path) -> None:
     assert target.read_bytes() == fw("dump").raw
     assert [p.name for p in tmp_path.iterdir() if "dump" in p.name] == ["dump.jsonl"]
     assert target.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_dump_into_a_pipe_or_a_link_leaves_it_in_its_place(fw: Fw, tmp_path: Path) -> None:
+    fill(fw)
+    pipe, link, behind = tmp_path / "pipe", tmp_path / "link.jsonl", tmp_path / "disk" / "dump.jsonl"
+    os.mkfifo(pipe)
+    behind.parent.mkdir()
+    link.symlink_to(behind)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        fw("dump", "-o", pipe)
+        assert os.read(reader, 1 << 20) == fw("dump").raw
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    for _ in range(2):
+        fw("dump", "-o", link)
+        assert link.is_symlink()
+        assert behind.read_bytes() == fw("dump").raw
+    fw("dump", "-o", os.devnull)
+    assert Path(os.devnull).is_char_device()
+    assert fw.process("dump", "-o", "/dev/stdout").raw == fw("dump").raw
 
 
 def test_a_dump_that_cannot_be_written_names_the_file_that_was_asked_for(fw: Fw, tmp_path: Path) -> None:
