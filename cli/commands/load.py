@@ -35,7 +35,7 @@ _GZIP = b"\x1f\x8b"
     "load",
     """
     $ filewheel load backup.jsonl
-    $ filewheel dump | filewheel load --new-ids
+    $ filewheel load --new-ids backup.jsonl
     """,
 )
 @click.option("--new-ids", is_flag=True, help="Enqueue them as new messages, even if they are here already.")
@@ -46,7 +46,13 @@ def command(out: Output, new_ids: bool, source: str | None) -> None:
     Reads JSON lines from FILE, or from stdin. All lines are checked first: if one is wrong, or the dump was cut off,
     that is named, and nothing is added. Messages that are pending already are left as they are. A message that was
     cancelled or has fired in this wheel stays so while the wheel has a record of it (exit code 3): do not load an old
-    dump into the wheel it came from, where it would fire again. --new-ids adds all messages as new ones.
+    dump into the wheel it came from, where it would fire again. --new-ids adds every line as a new message, also of
+    messages that are here.
+
+    \b
+    Exit codes:
+      3  some messages did not come back
+      5  another message here holds a key
     """
     if source is None and out.stdin_is_terminal:
         raise click.UsageError("from where? Give a FILE, or `-` to read lines from here to Ctrl-D")
@@ -77,6 +83,8 @@ def command(out: Output, new_ids: bool, source: str | None) -> None:
                 raise
         if check is not None:
             check.finish(out)
+        elif new_ids:
+            out.note(f"added {count(spool.count, 'message')} as new")
         else:
             out.note(f"read {count(spool.count, 'message')}: those that were not here are added")
 
@@ -139,5 +147,5 @@ class _Check:
         if gone:
             raise Failure(
                 "partly", f"{len(gone):,} of {len(self._ids):,} messages did not come back",
-                hint="--new-ids adds them as new messages",
+                hint="a dump of their lines alone, loaded with --new-ids, adds them as new messages",
             )  # fmt: skip

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from filewheel.checks import check_flag, check_items, check_number
@@ -22,7 +22,7 @@ from filewheel.disk.directory import Directory, opened
 from filewheel.disk.disk import NO_DIRECTORY, ForeignFile, is_unreadable
 from filewheel.disk.keeper_lock import KeeperLock, holder
 from filewheel.disk.replace import replace_file
-from filewheel.errors import BadArgument, Damaged, FilewheelError, Locked, disk_errors
+from filewheel.errors import BadArgument, Damaged, FilewheelError, Locked, disk_errors, said_of
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
 from filewheel.format.limits import check_key, check_topic, matches
@@ -37,10 +37,10 @@ from filewheel.laps.store import Store
 from filewheel.laps.window import read_file
 from filewheel.lookup.finder import Finder
 from filewheel.lookup.snapshot import Snapshot
-from filewheel.message import ID_END, MessageId
+from filewheel.message import ID_END, RESULT, MessageId
 from filewheel.roster.far import read_note
 from filewheel.roster.roster import Member, read_roster
-from filewheel.runs.history import remove_ends
+from filewheel.runs.history import read_history, remove_ends
 from filewheel.runs.run import Ended
 from filewheel.runs.running import remove_running
 
@@ -51,7 +51,10 @@ _AT_ONCE = 20_000
 """How many puts of a journal are looked up together."""
 _FILES_AT_ONCE = 500
 """How many lap and slot files the holder looks at in one step."""
+_NAMED = 100
+"""How many results that wait are named one by one."""
 _EVER_US = 1 << 62
+_SET_ASIDE = "bytes that could not be read, perhaps of a message that has ended"
 
 
 @dataclass(frozen=True)
@@ -113,18 +116,39 @@ class Choice:
         )
 
     def has_put(self, put: bytes) -> bool:
-        """Return whether the message of a packed put is meant, by its id or its first one, its topic or its key."""
+        """Return whether the message of a packed put is meant, by its id or its first one, its topic or its key.
+
+        A result is meant by the id of its call, too.
+        """
         if self.is_all or put[ID] in self.ids:
             return True
         try:
             message = unpack_put(put)
         except Damaged:
             return False
-        return self._has([message.root], message.topic, message.key)
+        return self._has([message.root, call_of_result(put)], message.topic, message.key)
 
     def has_end(self, ended: Ended) -> bool:
         """Return whether a line of the history is of such a message."""
         return self._has([ended.id, ended.first_id], ended.topic, ended.key)
+
+
+def call_of_result(put: bytes) -> bytes | None:
+    """Return the id of the call whose result a packed put is; None of other messages."""
+    try:
+        prefix, _, call = (unpack_put(put).key or "").partition(":")
+        return bytes(MessageId.parse(call)) if prefix == RESULT else None
+    except (Damaged, BadArgument):
+        return None
+
+
+def _quarantined(directory: Directory) -> list[str]:
+    """Return the items with bytes in a quarantine, not their notes."""
+    try:
+        names = sorted(directory.disk.listdir(layout.QUARANTINE))
+    except NO_DIRECTORY:
+        return []
+    return [f"{layout.QUARANTINE}/{last}" for last in names if not last.endswith(".json")]
 
 
 # -- the holder of keeper.lock ---------------------------------------------------------------------------------
@@ -250,6 +274,8 @@ class _Purge:
     timeout_s: float
     has_deal: Callable[[Directory, int], bool]
     unreached: list[Unreached] = field(default_factory=list)
+    results: dict[bytes, bytes] = field(default_factory=dict)
+    """The results of meant calls that wait: id of the call → its own id."""
 
     def run(self, *, quarantine: bool) -> Purged:
         replace_file(self.dir.disk, layout.PURGED, layout.PURGED_TMP, b"", flush=False)
@@ -260,7 +286,8 @@ class _Purge:
             # They were in use when the holder came to them. Their programs go on in other ones.
             self._wait(lambda: not any(map(self._is_in_use, left)))
             is_done = self._ask()
-        ends = remove_ends(self.dir, self.choice.has_end)
+        self._look_at_pending()
+        ends = remove_ends(self.dir, self._is_meant)
         items = self._clean_quarantine() if quarantine else 0
         who = holder(self.dir, "keeper", "backup", "tidy", "repair", "promote", "rejoin")
         if who is None:
@@ -270,9 +297,8 @@ class _Purge:
             self._name(f"{layout.JOURNAL}, {layout.LAPS}, {layout.KEYS}", what, "purge again, or with more --timeout")
         self._look_at_segments(segments)
         self._look_at_laps()
-        self._look_at_pending()
         self._look_at_the_rest()
-        self._look_at_backups()
+        ends += self._look_at_backups()
         return Purged(ends, items, tuple(self.unreached))
 
     def _wait(self, is_so: Callable[[], bool]) -> bool:
@@ -314,19 +340,12 @@ class _Purge:
 
     def _clean_quarantine(self) -> int:
         """Remove all items with bytes, and their notes; return how many."""
-        items = self._quarantined()
+        items = _quarantined(self.dir)
         for item in items:
             for name in (item, f"{item.removesuffix('.bin')}.json"):
                 with contextlib.suppress(FileNotFoundError):
                     self.dir.disk.unlink(name)
         return len(items)
-
-    def _quarantined(self) -> list[str]:
-        try:
-            names = sorted(self.dir.disk.listdir(layout.QUARANTINE))
-        except NO_DIRECTORY:
-            return []
-        return [f"{layout.QUARANTINE}/{last}" for last in names if not last.endswith(".json")]
 
     # -- journals --------------------------------------------------------------------------------------------
 
@@ -366,6 +385,10 @@ class _Purge:
         finally:
             self.dir.disk.close(fd)
 
+    def _is_meant(self, ended: Ended) -> bool:
+        """Return whether an end goes: it is meant, and no result needs it, which has only the id of its call."""
+        return self.choice.has_end(ended) and ended.first_id not in self.results
+
     # -- what is left ----------------------------------------------------------------------------------------
 
     def _name(self, place: str, what: str, hint: str) -> None:
@@ -392,28 +415,44 @@ class _Purge:
                     self._name(file.name, what, "`filewheel repair`, or put the file back as it was; purge again")
 
     def _look_at_pending(self) -> None:
-        """Name the messages that are meant and wait, which no purge takes out. Cost: reads all that waits."""
+        """Name the messages that are meant and wait, which no purge takes out. Cost: reads all that waits.
+
+        Among them are the results of the ids that are meant, and of the calls in the history that are.
+        """
         if self.choice.is_all:
             return
+        calls = {bytes(ended.first_id) for ended in read_history(self.dir) if self.choice.has_end(ended)}
+        meant = replace(self.choice, ids=self.choice.ids | calls)
+        first, count = b"", 0
         with Snapshot(self.dir) as snapshot:
-            waiting = filter(self.choice.has_put, snapshot.puts(hi=ID_END))
-            first, more = next(waiting, None), sum(1 for _ in waiting)
-        if first is not None:
-            others = f", and {more:,} more do" if more else ""
+            for put in filter(meant.has_put, snapshot.puts(hi=ID_END)):
+                if (call := call_of_result(put)) is not None:
+                    self.results[call] = put[ID]
+                else:
+                    first, count = first or put[ID], count + 1
+        if first:
+            others = f", and {count - 1:,} more do" if count > 1 else ""
             hint = "cancel it, or drop it if it is a dead letter; purge again"
-            self._name(str(MessageId(first[ID])), f"it waits{others}: only what has ended is taken out", hint)
+            self._name(str(MessageId(first)), f"it waits{others}: only what has ended is taken out", hint)
+        for call, id_ in islice(self.results.items(), _NAMED):
+            what = f"the result of the call {MessageId(call)} waits until it expires"
+            self._name(str(MessageId(id_)), what, "cancel it; purge again")
 
     def _look_at_the_rest(self) -> None:
         for name, what in unreadable_keys(self.dir):
             self._name(name, f"it cannot be read: {what}", "`filewheel repair`; purge again")
-        for name in self._quarantined():
+        for name in _quarantined(self.dir):
             hint = "look at it; `filewheel purge --quarantine` removes all such bytes"
-            self._name(name, "bytes that could not be read, perhaps of a message that has ended", hint)
+            self._name(name, _SET_ASIDE, hint)
 
-    def _look_at_backups(self) -> None:
-        """Wait for the backups to follow, and name those that did not."""
+    def _look_at_backups(self) -> int:
+        """Wait for the backups to follow, and name those that did not; clean the history that each may have.
+
+        It is of the time when the backup was the primary. Returns how many ends were removed.
+        """
         roster, deal = read_roster(self.dir.disk, self.dir.path), self.dir.checkpoint().deal
-        behind = list(roster.members if roster is not None else ())
+        members = roster.members if roster is not None else ()
+        behind = list(members)
 
         def all_follow() -> bool:
             behind[:] = [member for member in behind if not self._follows(member, deal)]
@@ -423,6 +462,20 @@ class _Purge:
         for member in behind:
             what = "a backup that is behind: it drops what has ended when it is in step again"
             self._name(member.path, what, "run `filewheel replicate`, or see `filewheel backup list`; purge again")
+        ends = 0
+        for member in members:
+            if member in behind or member.is_far:
+                continue
+            try:
+                with opened(member.path, self.dir.env) as there:
+                    ends += remove_ends(there, self._is_meant)
+                    quarantined = _quarantined(there)
+            except (FilewheelError, OSError) as exc:
+                self._name(f"{member.path}/{layout.HISTORY}", said_of(exc, member.path), "mend that; purge again")
+                continue
+            for name in quarantined:
+                self._name(f"{member.path}/{name}", _SET_ASIDE, "look at it, and remove it")
+        return ends
 
     def _follows(self, member: Member, deal: int) -> bool:
         try:

@@ -171,7 +171,7 @@ def move(
             raise not_found(key, old, directory.path)
         message = unpack_put(packed)
         if message.is_dead and held.id is not None:  # mutant: key-revived-twice
-            raise key_held(key, held.id, directory.path)
+            raise key_held(key, held.id, directory.path, hint="cancel that message, or wait until it is done")
         new = journal.new_id(message.due_us if due_us is None else due_us)
         message.payload = message.payload if payload is None else payload
         keys.flush_drops(looked, journal)
@@ -234,7 +234,7 @@ def add(keys: Keys, journal: Journal, messages: Sequence[Message]) -> None:
         for key, id_ in by_key.items():
             held = looked.holders[key]
             if held.id is not None and held.id != id_:
-                raise key_held(key, held.id, path)
+                raise key_held(key, held.id, path, hint="cancel that message, or leave out the one with its key")
         keys.flush_drops(looked, journal)
         journal.write(puts, len(puts))
 
@@ -272,12 +272,18 @@ def _key_twice(asks: Sequence[Ask], at: int, path: str) -> KeyHeld:
     )
 
 
-def key_held(key: str, id_: bytes, path: str) -> KeyHeld:
+def key_held(
+    key: str,
+    id_: bytes,
+    path: str,
+    *,
+    hint: str = 'cancel it, wait until it is done, or say on_conflict="keep" or "replace" (`--on-conflict`)',
+) -> KeyHeld:
     """Return the error that another message holds a key."""
     return KeyHeld(
         f"the key {key!r} is held by the message {MessageId(id_)}",
         key=key,
         id=id_,
         path=path,
-        hint='cancel it, wait until it is done, or say on_conflict="keep" or "replace" (`--on-conflict`)',
+        hint=hint,
     )

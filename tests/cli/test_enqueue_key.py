@@ -101,7 +101,9 @@ def test_a_dump_with_keys_that_are_held_is_not_loaded(fw: Fw) -> None:
     fw("enqueue", "--in", "1h", "--key", "a", "1")
     dumped = fw("dump").out
     fw("load", stdin=dumped)
-    fw("load", "--new-ids", stdin=dumped, code=5)
+    refused = fw("load", "--new-ids", "--json", stdin=dumped, code=5).error
+    assert "cancel --key a" in refused["hint"]
+    assert "on-conflict" not in refused["hint"], "load has no such option"
     fw("cancel", "--key", "a")
     fw("load", "--new-ids", stdin=dumped)
     fw("enqueue", "--in", "1h", "--key", "a", "2", code=5)

@@ -188,6 +188,38 @@ def test_a_dead_letter_that_is_chosen_is_named_until_it_is_dropped(stage: Stage)
     assert files_with(stage.path, SECRET) == []
 
 
+@pytest.mark.parametrize("how", ["ids", "topic", "key"])
+def test_the_result_of_a_chosen_call_is_named_until_it_is_cancelled(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "jobs.wheel"
+    clock = FakeClock()
+    scheduler = Scheduler(path, clock=clock)
+
+    @scheduler.on("mail.ann", result_for="1h")
+    def ann() -> str:
+        return SECRET.decode()
+
+    @scheduler.on("mail.bob", result_for="1h")
+    def bob() -> str:
+        return LIVING.decode()
+
+    id_ = ann.options(key="k").enqueue()
+    bob.enqueue()
+    assert scheduler.drain() == 2
+    scheduler.stop()
+    choice: dict[str, object] = {"ids": {"ids": [id_]}, "topic": {"topic": "mail.ann"}, "key": {"key": "k"}}[how]  # type: ignore[assignment]
+    with Wheel(path, clock=clock) as wheel:
+        for _ in range(2):  # a second call knows it still
+            (one,) = wheel.purge(**choice).unreached  # type: ignore[arg-type]
+            assert (wheel.get(one.place).topic, str(id_) in one.what) == ("filewheel.result", True)
+        assert {ended.topic for ended in wheel.history()} == {"mail.ann", "mail.bob"}
+        wheel.cancel(one.place)
+        assert wheel.purge(**choice)  # type: ignore[arg-type]
+        assert [ended.topic for ended in wheel.history()] == ["mail.bob"]
+        assert len(list(wheel.list(topic="filewheel.result"))) == 1
+    assert files_with(path, SECRET) == []
+    assert_whole(path)
+
+
 def test_bytes_of_a_deal_that_was_cut_off_are_taken_out_too(stage: Stage) -> None:
     with stage.keeper() as keeper:
         stage.wheel.enqueue(LIVING, delay=400 * DAY_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -116,3 +117,30 @@ def test_a_purge_waits_for_a_backup_that_follows_and_names_one_that_does_not(pai
     pair.settle()
     with pair.wheel() as wheel:
         assert wheel.purge(timeout_s=0).unreached == (one,), "its own deal is a new one"
+
+
+def test_the_history_of_a_former_primary_is_cleaned_and_its_quarantine_is_named(pair: Pair) -> None:
+    pair.settle()
+    with Keeper(pair.primary, background=False, clock=pair.clock, history=100) as keeper, pair.wheel() as wheel:
+        wheel.enqueue_many([SECRET] * 2, topic="ann")
+        wheel.enqueue(LIVING, topic="bob")
+        wheel.flush()
+        fire(pair, keeper)
+        keeper.observer.publish()
+    shutil.copytree(pair.primary / "history", pair.backup / "history")  # as it is after a promotion and a rejoin
+    (pair.backup / "quarantine" / "laps_1.lap@0.bin").write_bytes(SECRET)
+
+    def purge() -> Purged:
+        with pair.wheel() as wheel:
+            return wheel.purge(topic="ann", timeout_s=60)
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(purge)
+        while not asked.done():
+            pair.tick()
+    done = asked.result()
+    assert done.history == 4
+    assert [one.place for one in done.unreached] == [f"{pair.backup}/quarantine/laps_1.lap@0.bin"]
+    assert b"bob" in (pair.backup / "history" / "000001.jsonl").read_bytes()
+    assert files_with(pair.backup / "history", b"ann") == []
+    (pair.backup / "quarantine" / "laps_1.lap@0.bin").unlink()
