@@ -60,6 +60,7 @@ VERBS = (
     "replicate",
     "promote",
     "rejoin",
+    "restore",
     "kafka",
     "timers",
     "demo",

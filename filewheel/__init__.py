@@ -95,6 +95,7 @@ if _typing.TYPE_CHECKING:
     from filewheel.sets.promote import Promotion, promote
     from filewheel.sets.rejoin import Rejoin, rejoin
     from filewheel.sets.replicator import Replicator
+    from filewheel.sets.restore import Restored, restore
     from filewheel.sets.standby import Standby
     from filewheel.sets.status import MemberStatus, SetStatus, find_primary, set_status
 
@@ -163,6 +164,7 @@ __all__ = [
     "Reentered",
     "Rejoin",
     "Replicator",
+    "Restored",
     "ResultNotKept",
     "ResultTimeout",
     "Retry",
@@ -199,6 +201,7 @@ __all__ = [
     "promote",
     "rejoin",
     "remove_backup",
+    "restore",
     "retry_of",
     "schedule_of",
     "set_status",
@@ -230,6 +233,7 @@ _LATER = {
     "Promotion": "filewheel.sets.promote",
     "Purged": "filewheel.firing.purge",
     "Rejoin": "filewheel.sets.rejoin",
+    "Restored": "filewheel.sets.restore",
     "Replicator": "filewheel.sets.replicator",
     "Retry": "filewheel.scheduling.outcome",
     "RetryLater": "filewheel.scheduling.outcome",
@@ -246,6 +250,7 @@ _LATER = {
     "history_of": "filewheel.scheduling.outcome",
     "promote": "filewheel.sets.promote",
     "rejoin": "filewheel.sets.rejoin",
+    "restore": "filewheel.sets.restore",
     "remove_backup": "filewheel.sets.members",
     "retry_of": "filewheel.scheduling.own_terms",
     "schedule_of": "filewheel.schedules.definition",

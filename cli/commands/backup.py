@@ -94,6 +94,7 @@ def command(ctx: click.Context) -> None:
     """
     $ filewheel backup add /mnt/disk2/jobs.wheel --mirror
     $ filewheel backup add /mnt/disk3/jobs.wheel --ship --no-copy
+    $ filewheel backup add s3://bucket/jobs --keep 7d
     """,
 )
 @click.option(
@@ -112,6 +113,11 @@ def command(ctx: click.Context) -> None:
     "--timeout", type=DURATION, metavar="DUR",
     help=f"How long an enqueue waits for a mirror until that counts as failed.  [default: {Roster.timeout_s:g}s]",
 )  # fmt: skip
+@click.option(
+    "--keep", type=DURATION, metavar="DUR",
+    help="In a bucket: for how long `restore --at` can go back.  [default: 0]",
+)  # fmt: skip
+@click.option("--take-over", is_flag=True, help="The wheel that wrote to this bucket is over: fence it.")
 @click.option("--no-copy", is_flag=True, help="Leave the first copy to `filewheel replicate`.")
 @click.argument("path", metavar="DIR", type=click.Path(file_okay=False))
 def add(
@@ -120,20 +126,25 @@ def add(
     on_failure: Literal["refuse", "stale"] | None,
     copies: int | None,
     timeout: int | None,
+    keep: int | None,
+    take_over: bool,
     no_copy: bool,
     path: str,
 ) -> None:
     """Add a backup, and copy to it what is pending.
 
-    DIR is made if it is not there. --on-failure, --copies and --timeout hold for the whole set, and stay as they are
-    where they are not given. The first copy can be interrupted: `filewheel replicate` goes on with it.
+    DIR is made if it is not there. It may be a bucket: s3://bucket/prefix, gs://, az://, file:// (the extra `objects`).
+    Then --keep is for how long it keeps what is older, and --take-over says that the wheel which wrote there is over:
+    that one stops when it meets this one. --on-failure, --copies and --timeout hold for the whole set, and stay as they
+    are where they are not given. The first copy can be interrupted: `filewheel replicate` goes on with it.
 
     For a DIR that is a backup already only what the options say changes, also while its disk is away.
     """
     before = roster_of(out)
     member = add_backup(
         out.dir, path, mode=_mode(before, mirror, path), on_failure=on_failure, copies=copies,
-        timeout_s=None if timeout is None else timeout / US_PER_S, force=out.force,
+        timeout_s=None if timeout is None else timeout / US_PER_S,
+        keep_s=None if keep is None else keep / US_PER_S, take_over=take_over, force=out.force,
     )  # fmt: skip
     status = set_status(out.dir)
     seen = None if status is None else next((one for one in status.members if one.member.wheel == member.wheel), None)

@@ -15,3 +15,12 @@ def boot_id() -> str:
             return file.read().strip()
     except OSError:
         return ""  # so the caller trusts no file that was not flushed
+
+
+def machine_id() -> str:
+    """Return the id of this installation of the system; an empty string where there is none, as in most containers."""
+    try:
+        with open("/etc/machine-id", encoding="ascii", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

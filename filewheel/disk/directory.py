@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -112,13 +113,15 @@ def create_directory(
     sync: Sync = "always",
     payload_bytes_max: int = PAYLOAD_BYTES_MAX_DEFAULT,
     salt: str | None = None,
+    fill: Callable[[Directory], object] | None = None,
     now_us: int,
     force: bool = False,
     env: Env = SYSTEM,
 ) -> None:
     """Make an empty wheel at `path`, whose parent must exist. On return it is durable.
 
-    `salt` is that of another wheel, whose files this one is to have.
+    `salt` is that of another wheel, whose files this one is to have. `fill` may write them: it is called before the
+    directory becomes a wheel.
 
     Raises WheelExists when the path is in use (an empty directory is taken over).
     """
@@ -150,7 +153,7 @@ def create_directory(
             # Two concurrent makers would each write a salt: messages enqueued with the first would be unreadable.
             with _alone(where, root):
                 _check_empty(where)
-                _write(root, settings, where)
+                _write(root, settings, where, env, fill)
         finally:
             root.release()
         parent = os.open(os.path.dirname(where) or ".", os.O_RDONLY | os.O_CLOEXEC)
@@ -209,13 +212,31 @@ def _check_empty(where: str) -> None:
         raise WheelExists("the directory is not empty", path=where, hint="choose an empty one")
 
 
-def _write(disk: Disk, settings: Settings, where: str) -> None:
+def _write(
+    disk: Disk,
+    settings: Settings,
+    where: str,
+    env: Env = SYSTEM,
+    fill: Callable[[Directory], object] | None = None,
+) -> None:
     for name in (layout.JOURNAL, layout.LAPS, layout.QUARANTINE):
         with contextlib.suppress(FileExistsError):
             disk.mkdir(name)
     disk.close(disk.open(layout.LOCK, "rw"))  # a disk may have no room for it when the first keeper starts
     # A new wheel has a checkpoint, so a missing one always means damage.
     write_checkpoint(disk, Checkpoint(), partial(layout.seed, settings.salt_bytes))
+    if fill is not None:
+        try:
+            fill(Directory(where, disk, settings, env=env))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                for name in os.listdir(where):  # it was empty
+                    path = os.path.join(where, name)
+                    if os.path.isdir(path):
+                        shutil.rmtree(path, ignore_errors=True)
+                    else:
+                        os.unlink(path)
+            raise
     # wheel.json is written last: a crash before it leaves a directory that `create` takes over. Its copy follows:
     # written first, it would make the remains of a crash a wheel, whose salt a later `create` replaces.
     write_settings(disk, settings, layout.SETTINGS)

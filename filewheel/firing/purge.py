@@ -481,7 +481,7 @@ class _Purge:
         try:
             if member.is_far:
                 note = read_note(self.dir.disk, member.wheel)
-                return member.state == "current" and not note.error and note.deal >= deal
+                return member.state == "current" and not note.error and note.clean >= deal
             with opened(member.path, self.dir.env) as there:
                 return member.state == "current" and there.settings.id == member.wheel and self.has_deal(there, deal)
         except (FilewheelError, OSError):  # it cannot be read now

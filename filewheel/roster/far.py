@@ -41,6 +41,8 @@ class FarNote:
     """The keeper of its checkpoint."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Each of its files, with the length that counts."""
+    clean: int = -1
+    """It has no bytes that this deal has left out."""
 
     def failed(self, error: str, now_us: int) -> FarNote:
         """Return the note after a failure."""
@@ -66,10 +68,15 @@ def read_note(disk: Disk, wheel: str) -> FarNote:
 def write_note(directory: Directory, wheel: str, note: FarNote) -> None:
     """Replace the note of a backup. Not durable. Raises OSError."""
     disk = directory.disk
-    with contextlib.suppress(FileExistsError):
-        disk.mkdir(layout.FAR)
+    make_far(disk)
     name = layout.far(wheel)
     replace_file(disk, name, f"{name}.tmp", msgpack.packb(astuple(note)), flush=False)
+
+
+def make_far(disk: Disk) -> None:
+    """Make the directory of the notes. Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        disk.mkdir(layout.FAR)
 
 
 def drop_note(directory: Directory, wheel: str) -> None:

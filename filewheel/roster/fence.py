@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from filewheel.checks import scheme_of
 from filewheel.disk.directory import Directory
 from filewheel.disk.disk import is_scarce
 from filewheel.env import Disk, Env, pause
@@ -223,6 +224,14 @@ def fenced(roster: Roster, path: str) -> Fenced:
             epoch=roster.epoch,
             path=path,
             hint="wait a moment; if it was interrupted, `filewheel promote` this or another wheel of the set",
+        )
+    if scheme_of(roster.primary):
+        return Fenced(
+            f"another wheel has taken over {roster.primary} (epoch {roster.epoch})",
+            primary=roster.primary,
+            epoch=roster.epoch,
+            path=path,
+            hint=f"use that wheel; if this one is to fire: `filewheel backup add --take-over {roster.primary}`",
         )
     return Fenced(
         f"{roster.primary} was promoted in place of this wheel (epoch {roster.epoch})",

@@ -73,6 +73,8 @@ class Member:
     """Why it was marked stale."""
     is_filled: bool = False
     """A mirror that joins has what the primary had: producers write to it, and it is current once all of them do."""
+    keep_us: int = 0
+    """In a bucket: for how long a restore can go back to an earlier time."""
     absorb: bool = False
     """It was current when another one was promoted: what only it has goes to the new primary before it is cleared."""
 
@@ -80,6 +82,11 @@ class Member:
     def is_far(self) -> bool:
         """Whether it is at a URL: only its replicator reads and writes it."""
         return bool(scheme_of(self.path))
+
+    @property
+    def is_wheel(self) -> bool:
+        """Whether it is a wheel, and no bucket: that is restored, not promoted."""
+        return scheme_of(self.path) in ("", "ssh")
 
     @property
     def is_mirror(self) -> bool:
@@ -127,13 +134,17 @@ class Roster:
         """Return the member with this path."""
         return next((m for m in self.members if m.path == path), None)
 
+    def wheels(self) -> list[tuple[str, str]]:
+        """Return path and id of the members that are wheels."""
+        return [(m.path, m.wheel) for m in self.members if m.is_wheel]
+
     def mirrors(self) -> list[Member]:
         """Return the members that producers write to."""
         return [m for m in self.members if m.is_mirror]
 
     def promotable(self) -> list[Member]:
         """Return the members known to hold the same messages as the primary: mirrors first."""
-        found = [m for m in self.members if m.state == "current" and m.wheel != self.primary_wheel]
+        found = [m for m in self.members if m.state == "current" and m.wheel != self.primary_wheel and m.is_wheel]
         return sorted(found, key=lambda m: m.mode != "mirror")
 
     def with_member(self, member: Member) -> Roster:
@@ -213,6 +224,7 @@ def _check(roster: Roster) -> None:
         _that(_is_int(member.since_us, 0), "since_us", member.since_us)
         _that(isinstance(member.why, str) and len(member.why) <= WHY_MAX, "why", member.why)
         _that(type(member.is_filled) is bool, "is_filled", member.is_filled)
+        _that(_is_int(member.keep_us, 0), "keep_us", member.keep_us)
         _that(type(member.absorb) is bool, "absorb", member.absorb)
 
 

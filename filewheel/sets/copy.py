@@ -19,13 +19,11 @@ from filewheel.disk.checkpoint import Checkpoint, era_of, parse_checkpoint
 from filewheel.errors import FilewheelError
 from filewheel.format import layout
 from filewheel.laps.slot import files_of
-from filewheel.sets.source import Again, Source, View, frames_in, read_at
-from filewheel.sets.target import Target, Tick
+from filewheel.sets.source import Again, Source, View
+from filewheel.sets.target import CopyTarget, Tick
 
 TICKS_AT_ONCE = 3
 """A copy has all that its primary had after one tick, and what was given back meanwhile after the next."""
-TAIL_BYTES = 4096
-"""So much of the end of each file is compared after a keeper has changed."""
 PART_BYTES = 4 << 20
 """The journals of a tick are written in parts of about this size."""
 Progress = Callable[[str, int, int], None]
@@ -68,7 +66,7 @@ def is_covered(name: str, mine: Checkpoint, theirs: Checkpoint) -> bool:
 class Step:
     """The step of one tick, which is written in parts when it is large."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: CopyTarget) -> None:
         self._target = target
         target.begin()
         self.tick = Tick()
@@ -98,22 +96,24 @@ class Copy:
     def __init__(
         self,
         source: Source,
-        target: Target,
+        target: CopyTarget,
         *,
         is_mirror: bool = False,
+        small: tuple[str, ...] = SMALL,
         mend: Callable[[list[str]], object] | None = None,
         adopt: Callable[[str, int], object] | None = None,
         progress: Progress | None = None,
     ) -> None:
         """Settle the copy, and find out what it has.
 
-        `is_mirror`: producers write its journals too. `mend` is called before files of the copy go, with those that
-        the primary may have lost. `adopt` is called with a segment and an offset before bytes go that are in the copy
-        alone.
+        `is_mirror`: producers write its journals too. `small` are the files to copy whole. `mend` is called before
+        files of the copy go, with those that the primary may have lost. `adopt` is called with a segment and an offset
+        before bytes go that are in the copy alone.
 
         Raises Damaged when the copy has no checkpoint that verifies, OSError.
         """
         self._source, self._target, self._is_mirror = source, target, is_mirror
+        self._small_names = small
         self._mend, self._adopt, self._progress = mend, adopt, progress
         held = target.start()
         self._raw, self._checkpoint = held.checkpoint, self._parse(held.checkpoint)
@@ -147,7 +147,7 @@ class Copy:
             for name, size in view.files.items():
                 done.bytes += self._put(name, size)
                 if self._progress is not None:
-                    self._progress(self._target.dir.path, done.bytes, total)
+                    self._progress(self._target.place, done.bytes, total)
             done.lacks = [name for name, size in view.files.items() if self._files[name] < size]
         for name, end in sorted(view.journals.items()):
             if self._journals.get(name, 0) < end:
@@ -208,23 +208,15 @@ class Copy:
             is_one_era = era_of(mine.deal) == era_of(theirs.deal)
             for file in files_of(self._source.dir.settings, mine):
                 end = view.files.get(file.name, 1 << 62)
-                is_other = is_other or (is_one_era and end < file.end) or self._differs(file.name, min(end, file.end))
+                is_short = is_one_era and end < file.end
+                is_other = is_other or is_short or self._target.differs(self._source.dir, file.name, min(end, file.end))
         if is_other:
             raise Ahead(
                 f"the copy has deal {mine.deal}, its primary {theirs.deal}: one was set back, or both have fired",
-                path=self._target.dir.path,
+                path=self._target.place,
                 hint="`filewheel promote` the copy, which may have more, and `filewheel rejoin` the other; or remove "
                 "the copy from the set, delete its directory, and `filewheel backup add` it",
             )
-
-    def _differs(self, name: str, end: int) -> bool:
-        """Return whether a file has another frame at the copy than at the primary, at one place: no damage is that."""
-        start, wheels = max(0, end - TAIL_BYTES), (self._source.dir, self._target.dir)
-        ours, theirs = (read_at(wheel, name, start, end) for wheel in wheels)
-        if not ours or not theirs or ours == theirs:  # mutant: history-unseen
-            return False
-        frames, others = ({f.offset: f.body for f in frames_in(wheel, name, end)} for wheel in wheels)
-        return any(frames[at] != others[at] for at in frames.keys() & others.keys())
 
     def _put(self, name: str, size: int) -> int:
         """Copy the new bytes of a lap or slot file, as far as the primary has them; return how many."""
@@ -255,7 +247,7 @@ class Copy:
     def _add_small(self, tick: Tick) -> dict[str, object]:
         """Add the small files that have changed; return their identities."""
         found: dict[str, object] = {}
-        for name in SMALL:
+        for name in self._small_names:
             identity = self._source.disk.identity(name)
             if identity is not None and self._small.get(name) != identity:
                 tick.small.append((name, b"".join(data for _, data in self._source.read(name, 0, 1 << 62))))

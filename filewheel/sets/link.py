@@ -290,7 +290,9 @@ class Link:
     def _leave_note(self, copy: Copy) -> None:
         """Note at the primary what the backup has, for those who cannot look there."""
         now_us, checkpoint = self._clock.now_us(), copy.checkpoint
-        note = FarNote(now_us, "", self.member.since_us, now_us, checkpoint.deal, checkpoint.keeper, copy.sizes)
+        note = FarNote(
+            now_us, "", self.member.since_us, now_us, checkpoint.deal, checkpoint.keeper, copy.sizes, checkpoint.deal
+        )
         write_note(self._source, self._wheel, note)
 
     def _note(self, done: Copied) -> None:

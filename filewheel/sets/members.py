@@ -10,6 +10,7 @@ Invariant: a wheel with pending messages becomes a backup of another only if it 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import shlex
@@ -28,6 +29,7 @@ from filewheel.errors import BadArgument, Fenced, FilewheelError, NotFound, NoWh
 from filewheel.format import layout
 from filewheel.keys.upkeep import rebuild_keys
 from filewheel.lookup.snapshot import Snapshot
+from filewheel.message import US_PER_S
 from filewheel.roster.far import drop_note
 from filewheel.roster.fence import fenced
 from filewheel.roster.roster import (
@@ -43,11 +45,14 @@ from filewheel.roster.roster import (
     roster_at,
 )
 from filewheel.sets.absorb import clear
+from filewheel.sets.bucket import ObjectStore, is_bucket
+from filewheel.sets.bucket_target import epoch_for
 from filewheel.sets.pauses import copy_pauses
 from filewheel.sets.peers import when_free
 from filewheel.sets.places import check_place
 from filewheel.sets.target import replay
 
+KEEP_MAX_S = 10 * 366 * 86_400
 WAIT_S = 5.0
 """How long a removal waits until the replicator lets go of a backup."""
 
@@ -60,22 +65,31 @@ def add_backup(
     on_failure: OnFailure | None = None,
     copies: int | None = None,
     timeout_s: float | None = None,
+    keep_s: float | None = None,
+    take_over: bool = False,
     force: bool = False,
     env: Env = SYSTEM,
 ) -> Member:
     """Make `path` a backup of a wheel, and return its entry in the roster. A replicator brings it in step.
 
     `path` is a directory or a URL. Creates the backup's wheel if it is missing. `on_failure`, `copies` and `timeout_s`
-    apply to the whole set. A wheel that is a member already gets the new mode and nothing else changes; this also works
-    while its disk is unreachable.
+    apply to the whole set. `keep_s` is for a bucket: how far back a restore can go. `take_over` says that the wheel
+    which has written to a bucket is over: it is fenced when it meets the higher epoch there. A wheel that is a member
+    already gets the new mode and nothing else changes; this also works while its disk is unreachable.
 
-    Raises Fenced when the wheel is not a primary, WheelExists when messages are pending in the other one, NoWheel when
-    the registered wheel at `path` cannot be read and nothing would change, BadArgument.
+    Raises Fenced when the wheel is not a primary, WheelExists when messages are pending in the other one, Replaced when
+    another wheel writes to the bucket, NoWheel when the registered wheel at `path` cannot be read and nothing would
+    change, BadArgument.
     """
     where = check_path(path)
     check_flag("force", force)
     _check(mode, on_failure, copies, timeout_s)
     check_place(where, mode)
+    check_flag("take_over", take_over)
+    if keep_s is not None:
+        check_number("keep_s", keep_s, least=0, most=KEEP_MAX_S)
+    if not is_bucket(where) and (keep_s is not None or take_over):
+        raise BadArgument("only a bucket keeps what is older, or is taken over", hint="name a bucket: s3://...")
 
     def ruled(now: Roster) -> Roster:
         return replace(
@@ -89,8 +103,12 @@ def add_backup(
         if where == ours.path:
             raise BadArgument("a wheel is no backup of itself", hint="name a directory on another disk")
         roster = read_roster(ours.disk, ours.path)
-        if roster is not None and roster.role != "primary":
+        # Fenced by a bucket: to take it over again is to say that this wheel fires after all.
+        is_back = take_over and roster is not None and roster.role == "fenced" and is_bucket(roster.primary)
+        if roster is not None and roster.role != "primary" and not is_back:
             raise fenced(roster, ours.path)
+        if is_bucket(where):
+            return _add_bucket(ours, where, roster, keep_s, take_over, ruled)
         registered = None if roster is None else roster.member_at(where)
         if roster is not None and registered is not None:
             away = _why_away(registered, env)
@@ -99,6 +117,39 @@ def add_backup(
         _make(where, ours, force=force, env=env)
         with opened(where, env) as theirs:
             return _join(ours, theirs, roster, mode, ruled)
+
+
+def _add_bucket(
+    ours: Directory,
+    where: str,
+    roster: Roster | None,
+    keep_s: float | None,
+    take_over: bool,
+    ruled: Callable[[Roster], Roster],
+) -> Member:
+    """Register a bucket, or change how long it keeps what is older; in a higher epoch when it is taken over."""
+    epoch = epoch_for(ObjectStore(where), ours, 1 if roster is None else roster.epoch, take_over=take_over)
+    wheel = hashlib.sha256(where.encode()).hexdigest()[:32]
+    fresh = Member(where, wheel, "ship", "joining", ours.env.clock.now_us())
+
+    def join(old: Roster | None) -> Roster:
+        if old is not None and old.role != "primary" and old != roster:
+            raise fenced(old, ours.path)
+        now = old or Roster(secrets.token_hex(16), 1, "primary", ours.path, ours.settings.id)
+        known = now.member_at(where) or fresh
+        if keep_s is not None:
+            known = replace(known, keep_us=round(keep_s * US_PER_S))
+        if epoch > now.epoch:
+            known = replace(known, state="joining", since_us=max(known.since_us + 1, fresh.since_us))
+        now = replace(now.with_member(known), epoch=max(now.epoch, epoch), office=0)
+        return ruled(replace(now, role="primary", primary=ours.path, primary_wheel=ours.settings.id))
+
+    if roster is not None and len(roster.members) >= MEMBERS_MAX and roster.member_at(where) is None:
+        raise BadArgument(f"a set has {MEMBERS_MAX} backups at most", hint="`filewheel backup remove` one first")
+    made = change_roster(ours, join)
+    assert made is not None
+    drop_note(ours, wheel)  # what it says was before this
+    return made.member(wheel) or fresh
 
 
 def _join(

@@ -77,7 +77,7 @@ def _checked(directory: Directory, fence: Fence, peers: Peers) -> Roster | None:
     fence.check_may_write()
     roster = fence.roster
     if roster is not None:
-        for one in peers.seen([(m.path, m.wheel) for m in roster.members], roster.set):
+        for one in peers.seen(roster.wheels(), roster.set):
             if one.roster.epoch > roster.epoch:
                 raise fenced(replace(one.roster, role="fenced"), directory.path)
     return roster
@@ -86,7 +86,7 @@ def _checked(directory: Directory, fence: Fence, peers: Peers) -> Roster | None:
 def _spread(directory: Directory, pauses: Pauses, roster: Roster, peers: Peers) -> None:
     """Copy the pauses to the other wheels of a set; log those that cannot be reached."""
     for member in roster.members:
-        if member.state == "fenced":
+        if member.state == "fenced" or not member.is_wheel:
             continue
 
         def write(path: str = member.path, wheel: str = member.wheel) -> None:

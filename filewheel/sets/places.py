@@ -11,10 +11,13 @@ from filewheel.disk.disk import SYSTEM
 from filewheel.env import Env
 from filewheel.errors import BadArgument
 from filewheel.roster.roster import Member, Mode
+from filewheel.sets.bucket import SCHEMES as BUCKETS
+from filewheel.sets.bucket import is_bucket
+from filewheel.sets.bucket_link import BucketLink
 from filewheel.sets.copy import Progress
 from filewheel.sets.link import Link
 
-SCHEMES: tuple[str, ...] = ()
+SCHEMES = BUCKETS
 
 
 def check_place(where: str, mode: Mode) -> None:
@@ -27,6 +30,8 @@ def check_place(where: str, mode: Mode) -> None:
         raise BadArgument(f"a mirror is a directory of this machine, not {where}", hint="`--ship`")
 
 
-def link_for(primary: str, member: Member, *, progress: Progress | None = None, env: Env = SYSTEM) -> Link:
-    """Return a link that keeps this backup in step. Raises as `Link`."""
+def link_for(primary: str, member: Member, *, progress: Progress | None = None, env: Env = SYSTEM) -> Link | BucketLink:
+    """Return a link that keeps this backup in step. Raises as `Link` and `BucketLink`."""
+    if is_bucket(member.path):
+        return BucketLink(primary, member, progress=progress, env=env)
     return Link(primary, member, progress=progress, env=env)

@@ -146,7 +146,7 @@ class Promoting:
     def _know(self, roster: Roster) -> None:
         self._roster = roster
         self._old, self._old_wheel = roster.primary, roster.primary_wheel
-        found = [(roster.primary, roster.primary_wheel), *((m.path, m.wheel) for m in roster.members), *self._others]
+        found = [(roster.primary, roster.primary_wheel), *roster.wheels(), *self._others]
         self._others = [one for one in dict.fromkeys(found) if one[1] != self._me.wheel]
 
     def alone(self) -> contextlib.AbstractContextManager[None]:

@@ -23,6 +23,8 @@ from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, NoWhee
 from filewheel.message import US_PER_S
 from filewheel.roster.far import read_note, write_note
 from filewheel.roster.roster import Member, Roster
+from filewheel.sets.bucket_link import BucketLink
+from filewheel.sets.bucket_target import Replaced
 from filewheel.sets.copy import Progress
 from filewheel.sets.failure_log import FailureLog
 from filewheel.sets.link import Link, LinkReport
@@ -34,6 +36,8 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 0.02
 IDLE_S = 0.1
 RETRY_S = 1.0
+REFUSED_S = 60.0
+"""A bucket that another wheel writes to is asked again after this: each time costs requests."""
 LOOK_S = 0.2
 PROMOTION_S = 60.0
 """A promotion that leaves the set without a primary for this long is logged as a failure."""
@@ -166,8 +170,10 @@ class Replicator:
                     open_links.callback(link.close)
         return reports
 
-    def _bring(self, primary: str, member: Member, progress: Progress | None, reports: list[LinkReport]) -> Link | None:
-        link: Link | None = None
+    def _bring(
+        self, primary: str, member: Member, progress: Progress | None, reports: list[LinkReport]
+    ) -> Link | BucketLink | None:
+        link: Link | BucketLink | None = None
         try:
             link = link_for(primary, member, progress=progress, env=self._env)
             link.catch_up(lambda: self._stopping.wait(self._interval_s) or self._stopped)
@@ -210,7 +216,11 @@ class _Service(threading.Thread):
 
     def is_for(self, member: Member | None) -> bool:
         """Return whether this serves the backup as it is registered now."""
-        return member is not None and (member.path, member.mode) == (self._member.path, self._member.mode)
+        return member is not None and (member.path, member.mode, member.keep_us) == (
+            self._member.path,
+            self._member.mode,
+            self._member.keep_us,
+        )
 
     def stop(self) -> None:
         """End the thread after the current tick."""
@@ -219,6 +229,7 @@ class _Service(threading.Thread):
     def run(self) -> None:
         """Serve until `stop` is called, or the set has changed."""
         while not self._is_ending():
+            retry_s = RETRY_S
             try:
                 self._serve()
             except Fenced as exc:
@@ -226,13 +237,14 @@ class _Service(threading.Thread):
                 self._ending.wait(LOOK_S)
                 return  # the replicator looks for the new primary
             except FilewheelError as exc:
+                retry_s = REFUSED_S if isinstance(exc, Replaced) else RETRY_S
                 is_changing = isinstance(exc, Locked) and exc.role in ("promote", "rejoin")
                 self._failed(exc, after_s=FENCED_S if is_changing else 0)
             except Exception as exc:
                 log.exception("%s: replicating failed", self._member.path)
                 self._report(replace(self.report, state="failed", error=repr(exc)))
             if not self._is_ending():
-                self._ending.wait(RETRY_S)
+                self._ending.wait(retry_s)
 
     def _is_ending(self) -> bool:
         return self._ending.is_set() or self._of._stopped

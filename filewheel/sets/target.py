@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgpack
 
@@ -27,11 +27,14 @@ from filewheel.format.frame import Frame, scan, seal
 from filewheel.journal.tail import Handles
 from filewheel.journal.walk import list_segments
 from filewheel.laps.slot import files_of
+from filewheel.sets.source import frames_in, read_at
 
 LOG_START = 8
 """The log begins behind the time at which the copy had everything for the last time."""
 LOG_BYTES_MAX = 8 << 20
 """The log begins anew above this, after a flush of all that its ticks have written."""
+TAIL_BYTES = 4096
+"""So much of the end of each file is compared after a keeper has changed."""
 SYNC_EACH_MAX = 16
 """With more files than these, all of the file system is flushed at once."""
 
@@ -83,6 +86,24 @@ class Held:
     """The same for segments."""
 
 
+class CopyTarget(Protocol):
+    """The place of a copy, as `Copy` uses it. `Target` says what each call does."""
+
+    @property
+    def place(self) -> str: ...
+    def start(self) -> Held: ...
+    def files(self, checkpoint: Checkpoint) -> dict[str, int]: ...
+    def differs(self, primary: Directory, name: str, end: int) -> bool: ...
+    def segments(self) -> list[str]: ...
+    def has_frames(self, name: str, start: int) -> bool: ...
+    def put(self, name: str, offset: int, data: bytes) -> None: ...
+    def begin(self) -> None: ...
+    def add(self, tick: Tick) -> None: ...
+    def commit(self, tick: Tick) -> None: ...
+    def beat(self) -> None: ...
+    def close(self) -> None: ...
+
+
 class Target:
     """A copy in a directory. The caller holds its lock. Not thread-safe."""
 
@@ -100,6 +121,11 @@ class Target:
         """Where in the log this tick begins, its last part, and the next one."""
         self._number = self._parts = 0
         """The number of the last part, and how many parts this tick has so far."""
+
+    @property
+    def place(self) -> str:
+        """The path of the copy."""
+        return self.dir.path
 
     def start(self) -> Held:
         """Replay the log, and return what the copy has. Raises Damaged when its checkpoint does not verify, OSError."""
@@ -141,6 +167,15 @@ class Target:
         found = scan(self.disk, fd, start, self.disk.size(fd), self.dir.seed(name))
         return any(isinstance(item, Frame) for item in found)
 
+    def differs(self, primary: Directory, name: str, end: int) -> bool:
+        """Return whether a file has another frame here than at the primary, at one place: no damage is that."""
+        start, wheels = max(0, end - TAIL_BYTES), (primary, self.dir)
+        ours, theirs = (read_at(wheel, name, start, end) for wheel in wheels)
+        if not ours or not theirs or ours == theirs:  # mutant: history-unseen
+            return False
+        frames, others = ({f.offset: f.body for f in frames_in(wheel, name, end)} for wheel in wheels)
+        return any(frames[at] != others[at] for at in frames.keys() & others.keys())
+
     def segments(self) -> list[str]:
         """Return the segments that are there."""
         return [layout.segment(writer, n) for writer, found in list_segments(self.dir).items() for n in found]
@@ -177,7 +212,7 @@ class Target:
         ends_log = tick.ends_log
         parts = [tick] if begin == self._last else (part for _, part, _ in _parts(self.dir, self._log, begin))
         for part in parts:
-            self._do(part)
+            self.apply(part)
             ends_log = ends_log or part.ends_log
         self._begin, self._parts = self._log_end, 0
         if ends_log or self._log_end > LOG_BYTES_MAX:
@@ -200,7 +235,7 @@ class Target:
             self._log = self.disk.open(layout.TICKS, "rw")
             self.disk.sync_dir("")
 
-    def _do(self, tick: Tick) -> None:
+    def apply(self, tick: Tick) -> None:
         """Do the steps of a tick. Each may be done again. Nothing is flushed: the log has the tick until all is."""
         disk, done = self.disk, self._done
         for name, offset, data in tick.parts:
@@ -277,7 +312,7 @@ def replay(directory: Directory) -> int:
         for number, part, is_last in _parts(directory, fd, LOG_START):
             parts.append(part)
             for tick in parts if is_last else ():
-                target._do(tick)
+                target.apply(tick)
                 last = number
             if is_last:
                 parts.clear()

@@ -42,6 +42,27 @@ MUTANTS: list[Mutant] = [
         "tests/sets/test_link.py::test_the_names_that_a_copy_counts_on_are_durable_first",
     ),
     m(
+        "bucket-second-writer",
+        "W2",
+        NEVER,
+        "an object that another process has made is not taken for one's own",
+        "tests/sets/test_bucket.py::test_a_wheel_that_takes_over_makes_a_mark_and_a_base_and_the_old_one_is_refused_at_once",
+    ),
+    m(
+        "bucket-mark-pruned",
+        "W2",
+        ALWAYS,
+        "a mark stays: a wheel that has missed the new epoch meets it",
+        "tests/sets/test_bucket.py::test_a_wheel_that_slept_through_new_bases_still_meets_the_mark",
+    ),
+    m(
+        "bucket-epoch-unheeded",
+        "W2",
+        DROP,
+        "a primary whose bucket has a higher epoch is fenced",
+        "tests/sets/test_bucket_link.py::test_a_primary_whose_bucket_was_taken_over_fires_nothing_more",
+    ),
+    m(
         "doubted-believed",
         "B1",
         NEVER,
