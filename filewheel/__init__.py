@@ -88,6 +88,7 @@ if _typing.TYPE_CHECKING:
     from filewheel.scheduling.job import Job, current_job
     from filewheel.scheduling.outcome import GiveUp, Retry, RetryLater, history_of
     from filewheel.scheduling.own_terms import retry_of, timeout_of
+    from filewheel.scheduling.runners.pool import Recycle
     from filewheel.scheduling.scheduler import Scheduler
     from filewheel.sets.compare import BackupCheck, Mismatch, verify_backups
     from filewheel.sets.link import LinkReport
@@ -161,6 +162,7 @@ __all__ = [
     "Promotion",
     "Purged",
     "ReadOnly",
+    "Recycle",
     "Reentered",
     "Rejoin",
     "Replicator",
@@ -232,6 +234,7 @@ _LATER = {
     "PlainSchedule": "filewheel.schedules.plain",
     "Promotion": "filewheel.sets.promote",
     "Purged": "filewheel.firing.purge",
+    "Recycle": "filewheel.scheduling.runners.pool",
     "Rejoin": "filewheel.sets.rejoin",
     "Restored": "filewheel.sets.restore",
     "Replicator": "filewheel.sets.replicator",

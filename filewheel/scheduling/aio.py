@@ -47,6 +47,7 @@ from filewheel.scheduling.job import Job, Transaction, present_job
 from filewheel.scheduling.life import STOP_S
 from filewheel.scheduling.options import At, CallOptions, Delay
 from filewheel.scheduling.results import FIRST_WAIT_S, LAST_WAIT_S, ResultLook, value_of
+from filewheel.scheduling.runners.pool import Recycle
 from filewheel.scheduling.scheduler import Named, Scheduler, is_job, topic_of
 from filewheel.values import Encode
 
@@ -90,6 +91,7 @@ class AsyncScheduler(Sender[Soon]):
         tracebacks: bool = True,
         keep_dead_s: float | None = None,
         history: int = KEPT,
+        recycle: Recycle | None = None,
         encode: Encode | None = None,
         decode: Decode | None = None,
         stop_s: float = STOP_S,
@@ -112,6 +114,7 @@ class AsyncScheduler(Sender[Soon]):
             tracebacks=tracebacks,
             keep_dead_s=keep_dead_s,
             history=history,
+            recycle=recycle,
             encode=encode,
             decode=decode,
             metrics=metrics,

@@ -36,6 +36,7 @@ from filewheel.scheduling.options import OnConflict
 from filewheel.scheduling.results import RESULT_BYTES_MAX
 from filewheel.scheduling.runners.inline import Inline
 from filewheel.scheduling.runners.loop import Loop
+from filewheel.scheduling.runners.pool import Recycle
 from filewheel.scheduling.runners.processes import Processes
 from filewheel.scheduling.runners.runner import Runner
 from filewheel.scheduling.runners.threads import Threads
@@ -70,6 +71,8 @@ class Limits:
     """How many ends of calls are kept."""
     pools: Mapping[str, int] = field(default_factory=dict)
     """The size of each named pool, by its place (pools.py)."""
+    recycle: Recycle | None = None
+    """When a process of a pool ends."""
 
     @property
     def places(self) -> dict[str, int]:
@@ -385,7 +388,7 @@ class Engine(FiringThread):
             if kind == "thread":
                 runners[place] = Threads(size, begin, finish, clock, path, pool)
             else:
-                runners[place] = Processes(size, begin, finish, clock, path)
+                runners[place] = Processes(size, begin, finish, clock, path, self._limits.recycle)
         return runners
 
     def _end_calls(self, dispatcher: Dispatcher, runners: dict[str, Runner], at_least_s: float = 0.0) -> None:

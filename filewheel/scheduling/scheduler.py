@@ -48,6 +48,7 @@ from filewheel.scheduling.life import STOP_S, Firing
 from filewheel.scheduling.options import At, CallOptions, Delay, OnConflict
 from filewheel.scheduling.pools import read_pools
 from filewheel.scheduling.results import FIRST_WAIT_S, LAST_WAIT_S, ResultLook, value_of
+from filewheel.scheduling.runners.pool import Recycle
 from filewheel.values import Encode
 from filewheel.wheel import Wheel
 
@@ -84,7 +85,7 @@ class Scheduler(Firing[Engine]):
     "bury" (moved to the dead letters). `sync` applies to enqueued calls, and to a new wheel. `on_jump` and `history`
     (how many ends of calls are kept, 0 for none) are the Keeper's.
     With `tracebacks` a failed attempt is stored with the end of its traceback, 4 KiB at most. With `keep_dead_s` dead
-    letters are dropped when they are older.
+    letters are dropped when they are older. `recycle` says when a process of a pool makes room for another.
 
     `encode(value)` is called for each argument, or part of one, of a type that cannot be stored, and returns one that
     can. `decode(value, annotation)` is called with each argument whose parameter has an annotation when a call begins,
@@ -106,6 +107,7 @@ class Scheduler(Firing[Engine]):
         tracebacks: bool = True,
         keep_dead_s: float | None = None,
         history: int = KEPT,
+        recycle: Recycle | None = None,
         encode: Encode | None = None,
         decode: Decode | None = None,
         metrics: Metrics | None = None,
@@ -114,6 +116,8 @@ class Scheduler(Firing[Engine]):
     ) -> None:
         if not isinstance(metrics, Metrics | None):
             raise BadArgument(f"metrics are a Metrics, not {shown(metrics)}")
+        if not isinstance(recycle, Recycle | None):
+            raise BadArgument(f"recycle is a Recycle, not {shown(recycle)}")
         threads, processes, pools = read_pools(threads, processes)
         made = Metrics() if metrics is None else metrics
         super().__init__(check_path(path), made, pools, Codec(encode, decode))
@@ -128,8 +132,9 @@ class Scheduler(Firing[Engine]):
         check_flag("tracebacks", tracebacks)
         check_keep_dead(keep_dead_s)
         self._limits = Limits(
-            threads, processes, in_flight, catch_up_per_s, unknown, on_jump, tracebacks, keep_dead_s, history, pools
-        )
+            threads, processes, in_flight, catch_up_per_s, unknown, on_jump, tracebacks, keep_dead_s, history, pools,
+            recycle,
+        )  # fmt: skip
         self._opener = WheelOpener(self._path, create=check_flag("create", create), sync=sync, env=env)
         self._env = env
         self._clock = env.clock

@@ -36,6 +36,14 @@ def echo(request: bytes) -> bytes:
     return request
 
 
+_LEAKED: list[bytes] = []
+
+
+def leak(request: bytes) -> bytes:
+    _LEAKED.append(os.urandom(int(request)))
+    return str(os.getpid()).encode()
+
+
 def pid(request: bytes) -> bytes:
     return str(os.getpid()).encode()
 

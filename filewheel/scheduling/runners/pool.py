@@ -4,6 +4,8 @@
 cannot be ended at its time-out, and arguments are pickled. Here a thread starts a process, sends it a call, waits for
 the answer, the end of the process, or the time-out, and starts another process after the end of one.
 While no process can be started the calls wait: they have not begun, so they have not failed.
+A process that had its number of calls, or has more memory than it may, ends between two calls, and another takes its
+place: a leak of a library ends with it.
 Invariant: for every accepted call `done` is called once, after the call has ended. A call begins, and its time starts,
 when its process has imported its functions.
 """
@@ -22,6 +24,7 @@ from typing import Literal
 
 import msgpack
 
+from filewheel.checks import check_whole
 from filewheel.disk.descriptors import Waker
 from filewheel.disk.threads import started
 from filewheel.env import SYSTEM_CLOCK, Clock
@@ -103,12 +106,28 @@ class _Submission:
             log.exception("the callback of a call in a process raised")
 
 
+@dataclass(frozen=True, slots=True)
+class Recycle:
+    """When a process of a pool ends, and another takes its place: between two calls, never during one."""
+
+    calls: int | None = None
+    """After so many calls."""
+    memory_bytes: int | None = None
+    """After a call that leaves it with so much memory (resident)."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("calls", self.calls), ("memory_bytes", self.memory_bytes)):
+            if value is not None:
+                check_whole(name, value)
+
+
 class ProcessPool:
     """Runs functions on bytes in other processes."""
 
-    def __init__(self, processes: int, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, processes: int, *, clock: Clock = SYSTEM_CLOCK, recycle: Recycle | None = None) -> None:
         """Prepare a pool; no process starts before the first call."""
         self.clock = clock
+        self._recycle = recycle or Recycle()
         self.gate = threading.Lock()
         """After failed starts, held by the one thread that starts a process."""
         self._size = processes
@@ -260,6 +279,16 @@ class ProcessPool:
                 self.fruitless, why, calls,
             )  # fmt: skip
 
+    def is_worn(self, process: Process) -> bool:
+        """Return whether a process has had its calls, or its memory."""
+        calls, memory_bytes = self._recycle.calls, self._recycle.memory_bytes
+        if calls is not None and process.answered >= calls:
+            return True
+        if memory_bytes is None or not process.answered or (size := process.resident_bytes()) < memory_bytes:
+            return False
+        log.info("process %s has %d MiB after %d calls, and ends", process.pid, size >> 20, process.answered)
+        return True
+
     def has_left(self, thread: _Attendant) -> None:
         """Note that a thread has ended."""
         with self._lock:
@@ -346,6 +375,7 @@ class _Attendant:
                 call = None
                 continue
             before, result = call, self._result(process, call)
+            process.answered += 1
             if result is None:
                 self._pool.give_back(call)
             elif result.outcome in ("returned", "raised"):
@@ -357,11 +387,12 @@ class _Attendant:
                     before.answer(result)  # while the process has its next call
 
     def _next(self, process: Process, *, waits: bool) -> _Submission | None:
-        """Give the process its next call and return it; None when the process has ended, or the pool closes.
+        """Give the process its next call and return it; None when it has ended or is worn, or the pool closes.
 
         A call whose functions it has yet to import is only returned: the import may take long.
         """
-        while not (process.has_ended or process.is_lost or self._pool.is_closing):
+        is_worn = self._pool.is_worn(process)
+        while not (is_worn or process.has_ended or process.is_lost or self._pool.is_closing):
             call = self._pool.next_call(self, waits=waits)
             if call is not None:
                 if call.functions not in process.imported or self._has_given(process, call):

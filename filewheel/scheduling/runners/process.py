@@ -61,6 +61,8 @@ class Process:
         self._number = 0  # of the last call; a process that is ready writes the number 0
         self._unsent = memoryview(b"")
         self._received = bytearray()
+        self.answered = 0
+        """How many calls it has answered."""
         self.imported: set[tuple[str, ...]] = set()
         """The functions, of one call each, that it has imported."""
         self.has_ended = False
@@ -79,6 +81,14 @@ class Process:
     def had_calls(self) -> bool:
         """Whether it was given any calls."""
         return self._number > 0
+
+    def resident_bytes(self) -> int:
+        """Return how much memory it has now; 0 where the system does not say."""
+        try:
+            with open(f"/proc/{self.pid}/statm", "rb") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, IndexError):
+            return 0
 
     def send(self, call: bytes) -> None:
         """Start to write a call; `look` writes the rest."""

@@ -26,7 +26,7 @@ from filewheel.scheduling.job import Outbox
 from filewheel.scheduling.outcome import RETURNED, Kept, Outcome, killed
 from filewheel.scheduling.runners.child import resolve
 from filewheel.scheduling.runners.loop import time_out
-from filewheel.scheduling.runners.pool import Grip, ProcessPool, Result
+from filewheel.scheduling.runners.pool import Grip, ProcessPool, Recycle, Result
 from filewheel.scheduling.runners.runner import Begin, Call, Finish, Runner, run
 
 TARGET = "filewheel.scheduling.runners.processes:serve"
@@ -109,8 +109,10 @@ class Processes(Runner):
 
     starts_anywhere = True
 
-    def __init__(self, count: int, begin: Begin, finish: Finish, clock: Clock, wheel: str) -> None:
-        self._pool = ProcessPool(count, clock=clock)
+    def __init__(
+        self, count: int, begin: Begin, finish: Finish, clock: Clock, wheel: str, recycle: Recycle | None = None
+    ) -> None:
+        self._pool = ProcessPool(count, clock=clock, recycle=recycle)
         self._begin = begin
         self._finish = finish
         self._clock = clock

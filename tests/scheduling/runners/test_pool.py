@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from filewheel.errors import Closed
+from filewheel.errors import BadArgument, Closed
 from filewheel.scheduling.outcome import Outcome, Retry
-from filewheel.scheduling.runners.pool import ProcessPool, Result
+from filewheel.scheduling.runners.pool import ProcessPool, Recycle, Result
 from tests.scheduling import pool_targets
 from tests.support import REPO, eventually, open_files
 
@@ -66,8 +66,8 @@ def make() -> Iterator[Callable[..., Answers]]:
     """Makes pools, and closes them when the test ends."""
     pools = []
 
-    def pool(processes: int = 1) -> Answers:
-        pools.append(ProcessPool(processes))
+    def pool(processes: int = 1, recycle: Recycle | None = None) -> Answers:
+        pools.append(ProcessPool(processes, recycle=recycle))
         return Answers(pools[-1])
 
     yield pool
@@ -184,6 +184,37 @@ def test_sys_exit_in_a_function_is_an_exception_and_keeps_the_process(make: Call
     first = answers.call("pid").value
     assert failure_of(answers.call("sys_exit")).error == "SystemExit: 4"
     assert answers.call("pid").value == first
+
+
+def test_a_process_ends_after_its_number_of_calls_and_another_goes_on(make: Callable[..., Answers]) -> None:
+    answers = make(recycle=Recycle(calls=3))
+    for n in range(10):
+        answers.submit("pid", name=n)
+    answers.wait(10)
+    served = [answers.of[n][0].value for n in range(10)]
+    assert [served.count(pid) for pid in dict.fromkeys(served)] == [3, 3, 3, 1]
+
+
+def test_a_leak_ends_with_the_process_that_has_it(make: Callable[..., Answers]) -> None:
+    answers = make(recycle=Recycle(memory_bytes=200 << 20))
+    served = [answers.call("leak", b"%d" % (40 << 20)).value for _ in range(12)]
+    counts = [served.count(pid) for pid in dict.fromkeys(served)]
+    assert len(counts) >= 3
+    assert max(counts) <= 5
+
+
+def test_a_recycled_pool_of_two_answers_each_call_once(make: Callable[..., Answers]) -> None:
+    answers = make(2, recycle=Recycle(calls=1))
+    for n in range(12):
+        answers.submit("echo", b"%d" % n, name=n)
+    answers.wait(12)
+    assert {n: [r.value for r in found] for n, found in answers.of.items()} == {n: [b"%d" % n] for n in range(12)}
+
+
+@pytest.mark.parametrize("wrong", [{"calls": 0}, {"calls": 1.5}, {"memory_bytes": -1}, {"memory_bytes": True}])
+def test_a_recycle_of_nothing_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadArgument, match=next(iter(wrong))):
+        Recycle(**wrong)
 
 
 def test_a_process_that_ends_during_a_call_fails_that_call_with_its_exit_code(
