@@ -174,7 +174,7 @@ def _schedules_of(wheel: Wheel, ids: list[MessageId]) -> dict[MessageId, StoredS
 
 
 def _tell_ended(out: Output, schedule: StoredSchedule) -> None:
-    again = "; the program that declares it starts it again" if schedule.is_declared else ""
+    again = "; the program that declares it starts it again at its next start" if schedule.is_declared else ""
     out.warn(f"the schedule {schedule.name!r} has ended: this was its next occurrence{again}")
 
 

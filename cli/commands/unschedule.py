@@ -39,7 +39,7 @@ def command(out: Output, names: tuple[str, ...]) -> None:
             if how is not Cancelled.STOPPED:
                 out.note(f"{name}: an occurrence runs, or may run; it is the last")
             if declared:
-                out.warn(f"{name}: the program that declares it starts it again")
+                out.warn(f"{name}: the program that declares it starts it again at its next start")
     if missing:
         kind = "not-found" if len(missing) == len(names) else "partly"
         raise Failure(

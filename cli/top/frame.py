@@ -203,10 +203,10 @@ def items(out: Output, sight: Sight, shown: Shown, columns: int, room: int, now_
         run["id"] for run in ((sight.live or {}).get("running") or {"runs": ()})["runs"] if run["state"] == "running"
     }
     for n, item in enumerate(sight.items[:room]):
-        state = ""
-        if isinstance(item, Message) and not item.is_dead:
-            waits = "" if item.waits is None else "waits"
-            state = "runs" if str(item.id) in runs else "paused" if sight.pauses.of(item) else waits
+        state, message = "", item[1] if isinstance(item, tuple) else item
+        if isinstance(message, Message) and not message.is_dead:
+            waits = "" if message.waits is None else "waits"
+            state = "runs" if str(message.id) in runs else "paused" if sight.pauses.of(message) else waits
         text = row_text(item, columns, now_us, state)
         row = clip(f"{'>' if n == shown.chosen else ' '} {text}", columns, dots)
         lines.append(out.style(row, bold=n == shown.chosen))
@@ -254,5 +254,5 @@ def row_text(item: Item, columns: int, now_us: int, state: str = "") -> str:
         return safe(pause_text(item, now_us))
     definition, message = item
     text, zone = when_of(definition.recurrence)
-    when = f"{cell(short_time(message.due_us, now_us), 12)} {cell(away(message.due_us - now_us), 12)}"
+    when = f"{cell(short_time(message.due_us, now_us), 12)} {cell(state or away(message.due_us - now_us), 12)}"
     return f"{when} {cell(definition.name, topic)} {safe(text)}{f' {safe(zone)}' if zone else ''}"

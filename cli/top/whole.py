@@ -27,6 +27,7 @@ def whole_lines(message: Message, now_us: int) -> list[str]:
     call, definition = call_text(message), schedule_of(message)
     rows += [("call", call)] if call is not None else []
     rows += [("schedule", schedule_text(definition))] if definition is not None else []
+    rows += [("waits", message.waits)] if message.waits is not None else []
     lines = [f"{name.ljust(10)}{safe(value)}" for name, value in rows]
     for attempt in message.attempts:
         lines.append(f"failed    {full_time(attempt.at_us)}, attempt {attempt.attempt}: {safe(attempt.error)}")

@@ -461,7 +461,10 @@ class _Purge:
         self._wait(all_follow)
         for member in behind:
             what = "a backup that is behind: it drops what has ended when it is in step again"
-            self._name(member.path, what, "run `filewheel replicate`, or see `filewheel backup list`; purge again")
+            hint = "purge again while `filewheel replicate` runs, or see `filewheel backup list`"
+            if member.state == "fenced":
+                what, hint = "it was fenced", f"`filewheel -C {member.path} rejoin`; purge again"
+            self._name(member.path, what, hint)
         ends = 0
         for member in members:
             if member in behind or member.is_far:

@@ -74,7 +74,7 @@ class Occurrences:
         if stored.is_declared and stored.name not in self._declared:
             return (
                 f"the schedule {stored.name!r} waits for a program that declares it, with @scheduler.every(..., "
-                f"name={stored.name!r}); {_program()} fires now and does not. To end it: filewheel unschedule "
+                f"name={stored.name!r}); {program()} fires now and does not. To end it: filewheel unschedule "
                 f"{shlex.quote(stored.name)}"
             )
         return f"the schedule {stored.name!r} cannot be read here: {stored.unreadable}" if stored.unreadable else ""
@@ -204,7 +204,7 @@ def only_a_scheduler_fires(message: Message) -> bool:
     return is_call(message.headers) if stored is None else not stored.is_plain
 
 
-def _program() -> str:
+def program() -> str:
     """Return the command of this process, without its arguments, which may be secret."""
     shown = sys.argv[:3] if sys.argv[1:2] == ["work"] else sys.argv[:1]
     return f"process {os.getpid()} (`{shlex.join(shown)}`)"

@@ -24,7 +24,7 @@ from filewheel.journal.settlement import Settlement
 from filewheel.keeper import LOOK_S
 from filewheel.message import RESULT, SCHEDULE, US_PER_S, Message, MessageId
 from filewheel.runs.run import EXPIRED, Kill, Kind, Place, Then, Work
-from filewheel.schedules.occurrences import Occurrences, waiting
+from filewheel.schedules.occurrences import Occurrences, program, waiting
 from filewheel.scheduling import settlements
 from filewheel.scheduling.backlogs import Backlogs
 from filewheel.scheduling.claims import Claims
@@ -314,7 +314,10 @@ class Dispatcher:
     def _is_unknown(self, message: Message, now_us: int) -> None:
         why = f"no handler is named {message.topic!r}: {self._handlers.named()}" if message.topic else _PLAIN
         # An occurrence always waits: a burial would end its schedule, or leave a dead letter each time.
-        if self._unknown == "bury" and SCHEDULE not in message.headers:
+        if SCHEDULE in message.headers:
+            why = f"the schedule {message.schedule_name!r} waits: {why}; {program()} fires now"
+            self._settle(message, waiting(message, now_us, why))
+        elif self._unknown == "bury":
             self._settle(message, settlements.buried(message, why))
         else:
             self._settle(message, waiting(message, now_us, why))

@@ -13,6 +13,7 @@ from filewheel.disk.directory import Directory
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
 from filewheel.laps.slot import files_of
+from filewheel.message import US_PER_S
 from filewheel.roster.far import FarNote
 from filewheel.sets.source import Source, View
 from filewheel.sets.target import LOG_START
@@ -25,7 +26,13 @@ class Lag(NamedTuple):
     records: int | None
     """The puts and drops in these bytes; None when the copy lacks a deal, in which some may have ended."""
     in_step_us: int
-    """When the copy had everything for the last time, to within a second."""
+    """When the copy had everything for the last time, to within a second; 0 for a wheel that was no copy yet."""
+
+    def lag_s(self, now_us: int) -> float | None:
+        """Return for how long the copy has been behind; None when nobody knows."""
+        if not self.size_bytes:
+            return 0.0
+        return max(0, now_us - self.in_step_us) / US_PER_S if self.in_step_us else None
 
 
 def lag_of(primary: Directory, copy: Directory) -> Lag:

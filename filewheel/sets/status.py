@@ -137,9 +137,7 @@ def member_status(primary: Directory | None, member: Member, env: Env) -> Member
             except (FilewheelError, OSError) as exc:  # an error of the primary, not of this backup
                 why = f"its lag is unknown, because the primary cannot be read: {said_of(exc, primary.path)}"
                 return replace(known, why=why)
-            lag_s = 0.0
-            if lag.size_bytes:
-                lag_s = max(0, env.clock.now_us() - lag.in_step_us) / US_PER_S
+            lag_s = lag.lag_s(env.clock.now_us())
             return replace(known, lag_messages=lag.records, lag_bytes=lag.size_bytes, lag_s=lag_s)
     except (FilewheelError, OSError) as exc:
         return MemberStatus(member, False, why=said_of(exc, member.path))
@@ -162,8 +160,7 @@ def _far_status(primary: Directory | None, member: Member, env: Env) -> MemberSt
     except (FilewheelError, OSError) as exc:
         why = f"its lag is unknown, because the primary cannot be read: {said_of(exc, primary.path)}"
         return MemberStatus(member, True, why=why)
-    lag_s = max(0, now_us - lag.in_step_us) / US_PER_S if lag.size_bytes else 0.0
-    return replace(known, lag_messages=lag.records, lag_bytes=lag.size_bytes, lag_s=lag_s)
+    return replace(known, lag_messages=lag.records, lag_bytes=lag.size_bytes, lag_s=lag.lag_s(now_us))
 
 
 class NoPrimary(NoWheel):

@@ -257,6 +257,14 @@ def test_a_name_of_another_file_or_a_program_is_not_taken(fw: Fw, tmp_path: Path
     assert "unschedule shell" in error
 
 
+def test_a_file_that_moved_is_told_to_be_loaded_by_its_old_source(fw: Fw) -> None:
+    fw("schedule", "load", "-", "--tz", "UTC", "--source", "/old/jobs", stdin="@hourly a\n")
+    moved = fw("schedule", "load", "-", "--tz", "UTC", "--source", "/new/jobs", stdin="@hourly a\n", code=2)
+    assert "`--source /old/jobs` if it is the file of old" in moved.err
+    (again,) = fw("schedule", "load", "-", "--tz", "UTC", "--source", "/old/jobs", stdin="@hourly a\n").json
+    assert again["done"] == "unchanged"
+
+
 def test_stdin_is_a_crontab_too_and_its_source_is_a_name(fw: Fw) -> None:
     fw("schedule", "load", "-", "--source", "s", stdin="@hourly a\n@hourly b\n")
     assert "--source" in fw("schedule", "load", "-", "--prune", stdin="@hourly a\n", code=2).err

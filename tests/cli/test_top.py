@@ -311,6 +311,9 @@ def test_a_topic_a_schedule_and_the_wheel_are_paused_and_resumed_after_a_questio
         top.wait("Pause schedule nightly?")
         top.press("y")
         top.wait("PAUSED topic mail, schedule nightly")
+        top.wait(
+            lambda seen: any(line.startswith("> ") and "paused" in line and "nightly" in line for line in seen.lines)
+        )
         assert [str(pause) for pause in wheel.paused()] == ["topic mail", "schedule nightly"]
         top.press("6")
         top.wait(lambda seen: any(line.startswith("> topic mail, since") for line in seen.lines))

@@ -486,7 +486,9 @@ def test_an_occurrence_that_waited_and_moved_on_waits_no_more(
     scheduler.schedule("cleanup", 3600, "clean")
     clock.advance(3600)
     scheduler.drain()
-    assert "no handler is named 'clean'" in (the_living(path).waits or "")
+    waits = the_living(path).waits or ""
+    assert waits.startswith("the schedule 'cleanup' waits: no handler is named 'clean'")
+    assert f"process {os.getpid()}" in waits, "who fired then: another one may fire by now"
 
     @scheduler.on("clean", retry=Retry(limit=1 if how == "retry" else 0, delay_s=5, jitter=0))
     def clean() -> None:

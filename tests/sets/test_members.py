@@ -529,3 +529,15 @@ def test_a_roster_that_was_raised_by_hand_in_a_removed_wheel_is_no_obstacle(plac
     directory.disk.release()
     remove_backup(place.a, str(place.b), env=SYSTEM.using(clock=place.clock))
     assert role_of(place.b) == "alone"
+
+
+def test_a_former_primary_that_lacks_a_message_says_that_nobody_knows_since_when(place: Place) -> None:
+    place.make_set(place.b)
+    promote(str(place.b), env=SYSTEM.using(clock=place.clock), wait_s=0)
+    with Wheel(place.b, clock=place.clock) as wheel:
+        wheel.enqueue(b"later", delay=3600)
+        wheel.flush()
+    found = set_status(place.b, env=SYSTEM.using(clock=place.clock))
+    assert found is not None
+    (one,) = found.members
+    assert (one.member.state, one.lag_messages, one.lag_s) == ("fenced", 1, None)

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import BinaryIO, get_args
 
 import click
@@ -186,9 +187,10 @@ def _taken(job: CronJob, there: StoredSchedule) -> BadCronLine:
     whose = (
         "a program's" if not there.is_plain else f"loaded from {there.source}" if there.source else "not of this file"
     )
+    moved = f"`--source {quote(there.source)}` if it is the file of old, " if there.source else ""
     return BadCronLine(
         job.line, job.text, f"there is a schedule {job.name!r} already, which is {whose}",
-        f"`# name: ...` above the line, or `filewheel unschedule {job.name}`",
+        f"{moved}`# name: ...` above the line, or `filewheel unschedule {job.name}`",
     )  # fmt: skip
 
 
