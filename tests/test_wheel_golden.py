@@ -18,7 +18,7 @@ from filewheel.disk.quarantine import items
 from filewheel.format.frame import FORMAT, Frame, Scanner
 from filewheel.format.record import records_of
 from filewheel.roster.roster import read_roster
-from filewheel.tools.dump import dump, from_json, load, to_json
+from filewheel.tools.dump import dump, from_json, last_line, load, to_json
 from filewheel.tools.verify import verify
 from tests import golden
 from tests import support_reader as reader
@@ -67,7 +67,8 @@ def test_the_golden_wheel_is_readable_in_place_and_reading_changes_nothing() -> 
 
 def test_expected_lines_are_read_back_as_the_messages_they_were_made_from() -> None:
     with Wheel(golden.V2) as wheel:
-        assert list(load((golden.V2 / golden.EXPECTED).read_bytes().splitlines())) == list(dump(wheel))
+        lines = (golden.V2 / golden.EXPECTED).read_bytes().splitlines()
+        assert list(load([*lines, last_line(len(lines))])) == list(dump(wheel))
     assert [to_json(from_json(line)) for line in EXPECTED] == EXPECTED
 
 

@@ -36,7 +36,7 @@ from filewheel.live.health import check_health
 from filewheel.message import HISTORY, KEY, SCHEDULE, US_PER_S, to_datetime
 from filewheel.schedules.cron import Cron
 from filewheel.schedules.recurrence import cron_of
-from filewheel.tools.dump import dump, load, to_json
+from filewheel.tools.dump import dump, last_line, load, to_json
 from tests.conftest import assert_whole
 from tests.support import START_US, FakeClock, eventually
 
@@ -855,7 +855,7 @@ def test_an_occurrence_that_is_dumped_and_loaded_elsewhere_recurs_there(
     with Wheel(path) as wheel:
         lines = [json.dumps(to_json(m)) for m in dump(wheel)]
     other = Scheduler(tmp_path / "other.wheel", clock=clock, sync="never")
-    other.wheel.add(load(lines))
+    other.wheel.add(load([*lines, last_line(len(lines))]))
     calls: list[str] = []
 
     @other.on("clean")
