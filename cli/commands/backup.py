@@ -292,7 +292,9 @@ def _ways(troubled: list[MemberStatus], primary: str) -> list[str]:
         path = quote(one.member.path)
         # A former primary must rejoin first: a replicator skips it.
         back = f"`filewheel -C {path} rejoin`" if one.member.state == "fenced" else ""
-        if not one.reachable:
+        if one.is_broken and not back:
+            ways.append(one.member.copied_anew(primary))
+        elif not one.reachable:
             then = f", then {back}" if back else ""
             ways.append(
                 f"mount the disk of {one.member.path}{then}; if it is lost, "
@@ -373,9 +375,9 @@ def compare(out: Output) -> None:
     for one in checks:
         _print_check(out, one)
     out.flush()
-    differ = [one for one in checks if one.mismatches]
+    differ = [one for one in checks if one.state == "differs"]
     unknown = [one for one in checks if one.state == "unknown"]
-    for one in unknown:
+    for one in [*unknown, *(one for one in differ if one.status.is_broken)]:
         out.warn(f"{one.status.member.path}: {_why_unknown(one)}")
     ways = [way for one in differ for way in _ways_to_mend(one, status.primary)]
     ways += _ways([one.status for one in unknown if not one.status.member.is_far], status.primary)
@@ -405,7 +407,7 @@ def _print_check(out: Output, one: BackupCheck) -> None:
                 "lag_bytes": one.status.lag_bytes,
                 "lag_s": one.status.lag_s,
                 "mismatches": found,
-                "why": _why_unknown(one) if one.state == "unknown" else "",
+                "why": _why_unknown(one) if one.why or one.state == "unknown" else "",
             }
         )
         return
@@ -419,13 +421,17 @@ def _print_check(out: Output, one: BackupCheck) -> None:
 
 def _ways_to_mend(one: BackupCheck, primary: str) -> list[str]:
     """Return the commands for a backup that differs."""
-    at, path = f"`filewheel -C {quote(primary)}", quote(one.status.member.path)
-    damaged = {m.damaged for m in one.mismatches}
+    path = quote(one.status.member.path)
+    damaged = {m.damaged for m in one.mismatches} or {"backup"}
+    if one.mismatches and one.status.lacks == len(one.mismatches):
+        return [f"`filewheel -C {quote(primary)} replicate` copies what is missing again"]
     if "neither" in damaged:
         return [f"`filewheel -C {path} promote`, which may have more, and `filewheel -C {quote(primary)} rejoin`"]
-    ways = [f"{at} verify`: the primary is damaged, leave the replicator running"] if damaged != {"backup"} else []
+    ways = []
+    if damaged != {"backup"}:
+        ways.append(f"`filewheel -C {quote(primary)} verify`: the primary is damaged, leave the replicator running")
     if damaged != {"primary"}:
-        ways.append(f"{at} backup remove {path}`, delete the directory, and {at} backup add {path}`")
+        ways.append(one.status.member.copied_anew(primary))
     return ways
 
 

@@ -99,7 +99,10 @@ def _once(out: Output, interval_us: int) -> None:
     left = [report for report in reports if report.error or report.state != "following"]
     if left:
         told = "; ".join(f"{r.path} {r.state}" + (f" ({r.error})" if r.error else "") for r in left)
-        raise Failure("partly", f"{count(len(left), 'backup')} of {len(reports)} not in step: {told}")
+        raise Failure(
+            "partly", f"{count(len(left), 'backup')} of {len(reports)} not in step: {told}",
+            hint="`filewheel backup list` has the command for each",
+        )  # fmt: skip
     out.note(f"{count(len(reports), 'backup')} in step")
 
 

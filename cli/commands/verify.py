@@ -34,9 +34,10 @@ def command(out: Output) -> None:
     read = f"{count(report.frames, 'frame')}, {size(report.bytes)} in {count(report.files, 'file')}"
     if report.damage:
         out.note(f"read {read}")
+        repairs = "`filewheel repair --dry-run` lists the repairs"
         raise Failure(
             "damaged", f"{count(len(report.damage), 'place is', 'places are')} damaged",
-            hint="`filewheel repair --dry-run` lists the repairs",
+            hint="`filewheel backup verify`" if report.has_copied_damage else repairs,
         )  # fmt: skip
     out.note(f"no damage in {read}" + (f"; {count(notes, 'note')}" if notes else ""))
 

@@ -38,9 +38,9 @@ def set_of(wheel: Wheel) -> SetStatus | None:
 
 def state_of(one: MemberStatus) -> str:
     """Return a backup's state, as far as it is visible now."""
-    if not one.reachable:
-        return "unreachable"
-    return "damaged" if one.lacks else one.member.state
+    if one.is_broken or (one.reachable and one.lacks):
+        return "damaged"
+    return one.member.state if one.reachable else "unreachable"
 
 
 def trouble_of(one: MemberStatus) -> str:

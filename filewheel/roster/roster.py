@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
@@ -51,7 +52,7 @@ _PATH_MAX = 4096
 _INT_END = 1 << 63
 _MARK = b"1\n"
 """The content of roster.lock while there is a roster."""
-_MEND = (
+MEND = (
     "copy the roster.json of a backup of its set, then `filewheel promote` the wheel that should fire; "
     "if this wheel never had a backup, remove roster.json and roster.lock"
 )
@@ -92,6 +93,11 @@ class Member:
     def is_mirror(self) -> bool:
         """Whether producers write to it."""
         return self.mode == "mirror" and (self.state == "current" or self.is_filled)
+
+    def copied_anew(self, primary: str) -> str:
+        """Return the commands that make this backup anew."""
+        at, path = f"`filewheel -C {shlex.quote(primary)} backup", shlex.quote(self.path)
+        return f"{at} remove {path}`, delete that directory, {at} add {path} --{self.mode}`"
 
 
 @dataclass(frozen=True)
@@ -178,9 +184,9 @@ def parse_roster(data: bytes, path: str) -> Roster:
         roster = Roster(members=members, **fields)
         _check(roster)  # mutant: roster-unbounded
     except Unsealed as exc:
-        raise Damaged("the roster fails its checksum", path=path, hint=_MEND) from exc
+        raise Damaged("the roster fails its checksum", path=path, hint=MEND) from exc
     except (ValueError, TypeError, KeyError, AttributeError) as exc:
-        raise Damaged(f"not a roster ({exc})", path=path, hint=f"upgrade filewheel, or {_MEND}") from exc
+        raise Damaged(f"not a roster ({exc})", path=path, hint=f"upgrade filewheel, or {MEND}") from exc
     return roster
 
 

@@ -63,7 +63,7 @@ class BackupCheck:
     @property
     def state(self) -> Literal["in step", "behind", "differs", "unknown"]:
         """The answer. Unknown: it could not be compared, or not with all that the primary has."""
-        if self.mismatches:
+        if self.mismatches or self.status.is_broken:
             return "differs"
         if self.why or self.status.lag_bytes is None:
             return "unknown"
@@ -87,7 +87,7 @@ def verify_backups(
 
 def _check(ours: Directory, member: Member, progress: Progress | None, env: Env) -> BackupCheck:
     status = member_status(ours, member, env)
-    if not status.reachable or member.is_far:
+    if not status.reachable or status.is_broken or member.is_far:
         return BackupCheck(status, why=status.why or "its files are not on this machine")
     try:
         with opened(member.path, env) as theirs:

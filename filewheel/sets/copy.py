@@ -264,8 +264,10 @@ class Copy:
         return gone, lost
 
     def look_at_files(self) -> None:
-        """Find out which lap and slot files are there: the next tick brings those that went. Cost: a stat of each."""
+        """Find out which files are there: the next tick brings those that went. Cost: a stat of each, a listing."""
         self._files = self._target.files(self._checkpoint)
+        there = set(self._target.segments())
+        self._journals = {name: end for name, end in self._journals.items() if name in there}
         self._lacks = self._lacks or self.short > 0
 
     @property

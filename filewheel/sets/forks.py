@@ -12,6 +12,7 @@ Invariant: a fork is durable before the new primary deals or deletes anything.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -27,6 +28,8 @@ from filewheel.journal.tail import Handles
 from filewheel.journal.walk import list_segments, parts_above, read_parts
 from filewheel.laps.slot import files_of
 from filewheel.roster.roster import roster_locked
+
+log = logging.getLogger(__name__)
 
 FORKS_MAX = 16
 """Earlier promotions are forgotten: of a wheel that missed so many, everything is compared."""
@@ -96,7 +99,16 @@ def first_not_in(forks: list[Fork], theirs: list[Fork]) -> Fork | None:
 
 def line_of(directory: Directory, epoch: int) -> list[Fork]:
     """Return a wheel's forks up to an epoch: a promotion that did not end may have noted another one."""
-    return [fork for fork in read_forks(directory) if fork.epoch <= epoch]
+    return [fork for fork in forks_if_whole(directory) if fork.epoch <= epoch]
+
+
+def forks_if_whole(directory: Directory) -> list[Fork]:
+    """Return a wheel's forks; none if they cannot be read: then all that it has is compared. Raises OSError."""
+    try:
+        return read_forks(directory)
+    except Damaged as exc:
+        log.warning("%s", exc)
+        return []
 
 
 def note_fork(directory: Directory, epoch: int, before: int) -> None:

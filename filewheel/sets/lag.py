@@ -10,11 +10,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from filewheel.disk.directory import Directory
+from filewheel.errors import Damaged
 from filewheel.format import layout
 from filewheel.format.frame import Frame, scan
 from filewheel.laps.slot import files_of
 from filewheel.message import US_PER_S
 from filewheel.roster.far import FarNote
+from filewheel.roster.roster import read_roster, was_in_set
+from filewheel.sets.forks import read_forks
 from filewheel.sets.source import Source, View
 from filewheel.sets.target import LOG_START
 
@@ -114,6 +117,24 @@ def _records(primary: Directory, name: str, start: int, end: int) -> int:
         return sum(item.puts + item.drops for item in found if isinstance(item, Frame))
     finally:
         primary.disk.close(fd)
+
+
+def why_no_copy(copy: Directory) -> str:
+    """Return why a copy cannot go on as it is, and is to be copied anew; an empty string if it can.
+
+    Without its checkpoint, its forks or its roster nobody knows which bytes of which history count. Cost: three small
+    files. Raises OSError.
+    """
+    try:
+        if copy.checkpoint().doubt:
+            return f"{layout.CHECKPOINT} is missing, or fails its checksum"
+        read_forks(copy)
+        if read_roster(copy.disk, copy.path) is None and was_in_set(copy.disk):
+            return f"{layout.ROSTER} is missing"
+        return ""
+    except Damaged as exc:
+        name = (exc.path or "").removeprefix(f"{copy.path}/")
+        return f"{name}: {exc.what}"
 
 
 def missing_files(directory: Directory) -> list[str]:

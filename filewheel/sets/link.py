@@ -29,7 +29,8 @@ from filewheel.roster.fence import LOOK_US
 from filewheel.roster.roster import WHY_MAX, Member, Roster, State, change_roster, read_roster
 from filewheel.sets.absorb import Absorption, clear
 from filewheel.sets.copy import TICKS_AT_ONCE, Copied, Copy, Progress
-from filewheel.sets.forks import Fork, first_not_in, names_of, read_forks
+from filewheel.sets.forks import first_not_in, forks_if_whole, names_of, read_forks
+from filewheel.sets.lag import why_no_copy
 from filewheel.sets.pauses import copy_pauses
 from filewheel.sets.scrub import Mending, Scrub, adopt
 from filewheel.sets.source import Source
@@ -107,6 +108,8 @@ class Link:
                 hint="`filewheel backup remove` it, and `filewheel backup add` an empty directory",
             )
         self._lock.take("backup", wait=False)
+        if read_roster(self._target.disk, self._target.path) is None:
+            self._check_whole(member)
         self._take_back()
         self._check_office()
         self._looked_us: int | None = None
@@ -118,6 +121,7 @@ class Link:
         self._aside = self._items()
         self._scrubbed_us = self._clock.steady_us()
         self._follow_line()
+        self._check_whole(member)
         target = Target(self._target, self._check_office)
         self._copy = Copy(
             Source(self._source),
@@ -128,6 +132,12 @@ class Link:
             progress=self._progress,
         )
         self._mark_short()
+
+    def _check_whole(self, member: Member) -> None:
+        """Raise Damaged when the backup lacks what says which of its bytes count."""
+        broken = why_no_copy(self._target)
+        if broken:
+            raise Damaged(broken, path=self._target.path, hint=member.copied_anew(self._source.path))
 
     def _mark_short(self) -> None:
         """Mark the backup stale while it lacks files: it is not to be promoted. The next tick brings them."""
@@ -222,7 +232,7 @@ class Link:
 
     def _follow_line(self) -> None:
         """Absorb and clear a wheel whose files are of another line than the primary's."""
-        ours, theirs = read_forks(self._source), self._forks_there()
+        ours, theirs = read_forks(self._source), forks_if_whole(self._target)
         if names_of(ours) == names_of(theirs):
             return
         fork = first_not_in(ours, theirs)
@@ -239,14 +249,6 @@ class Link:
                 log.warning("%s: %s", self._source.path, note)
         self._enter("joining")  # before it is empty: it is not to be promoted
         clear(self._target)
-
-    def _forks_there(self) -> list[Fork]:
-        """Return the forks of the backup; none if they cannot be read: then all that it has is compared."""
-        try:
-            return read_forks(self._target)
-        except Damaged as exc:
-            log.warning("%s", exc)
-            return []
 
     # -- ticks -----------------------------------------------------------------------------------------------
 

@@ -28,13 +28,14 @@ from filewheel.disk.directory import Directory, opened
 from filewheel.disk.disk import SYSTEM, is_scarce
 from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.env import Env
-from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, disk_errors, said_of
+from filewheel.errors import BadArgument, Damaged, Fenced, FilewheelError, Locked, disk_errors, said_of
+from filewheel.format import layout
 from filewheel.format.pauses import Pauses
 from filewheel.roster.fence import let_producers_look
-from filewheel.roster.roster import Member, Role, Roster, change_roster, read_roster
+from filewheel.roster.roster import MEND, Member, Role, Roster, change_roster, read_roster, was_in_set
 from filewheel.sets.copy import TICKS_AT_ONCE, Copy
 from filewheel.sets.forks import line_of, names_of, note_fork, read_forks
-from filewheel.sets.lag import missing_files
+from filewheel.sets.lag import missing_files, why_no_copy
 from filewheel.sets.members import finish_copy
 from filewheel.sets.pauses import take_over
 from filewheel.sets.peers import PeerRoster, Peers, skip_unreachable, when_free
@@ -116,6 +117,8 @@ class Promoting:
         self._done = Promotion(0, self._old)
         self._lacked: list[str] = []
         """Why this wheel lacked messages at the start of a forced promotion."""
+        self._broken = ""
+        """Why no tick can be brought over."""
         self._backups: set[str] = set()
         """Wheels whose own roster says "backup"; after a recent rejoin, this wheel's roster may still say "fenced"."""
 
@@ -123,6 +126,8 @@ class Promoting:
     def of(cls, here: Directory) -> Self:
         """Return the promotion of an open wheel. Raises BadArgument when it is no member of a set."""
         roster = read_roster(here.disk, here.path)
+        if roster is None and was_in_set(here.disk):
+            raise Damaged(f"{layout.ROSTER} is missing", path=here.path, hint=MEND)
         if roster is None:
             raise BadArgument(f"{here.path} is in no set of wheels", hint="`filewheel backup add DIR`")
         me = roster.member(here.settings.id)
@@ -190,7 +195,15 @@ class Promoting:
         self._check_files(force=force)
 
     def _check_files(self, *, force: bool) -> None:
-        """Raise if files are missing that this wheel's checkpoint names."""
+        """Raise if files are missing that this wheel's checkpoint names, or if nobody knows which bytes count."""
+        self._broken = "" if self._old_wheel == self._me.wheel else why_no_copy(self._here)
+        if self._broken and not force:
+            raise BadArgument(
+                f"{self._here.path}: {self._broken}",
+                hint=f"promote another, or copy it anew: {self._me.copied_anew(self._old)}; or `--force` it",
+            )
+        if self._broken:
+            self._lacked.append(self._broken)
         lacks = missing_files(self._here)
         if lacks and not force:  # mutant: lacking-promoted
             raise BadArgument(
@@ -339,6 +352,9 @@ class Promoting:
         """
         if self._old_wheel == self._me.wheel:
             self._done.caught_up = True  # this wheel was the last primary
+            return
+        if self._broken:
+            self._done.notes.append(f"nothing was brought over from {self._old}: `filewheel rejoin` it")
             return
         try:
             self._ask.check_answers(self._old)

@@ -19,7 +19,7 @@ from filewheel.disk.directory import opened
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.threads import started
 from filewheel.env import Env, Event, check_env
-from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, NoWheel, disk_errors, said, said_of
+from filewheel.errors import BadArgument, Damaged, Fenced, FilewheelError, Locked, NoWheel, disk_errors, said, said_of
 from filewheel.message import US_PER_S
 from filewheel.roster.far import read_note, write_note
 from filewheel.roster.roster import Member, Roster
@@ -268,7 +268,7 @@ class _Service(threading.Thread):
         gone = exc if isinstance(exc, NoWheel) else self._missing_wheel()
         shown = gone or exc
         path = self._member.path
-        hint = f". Try: {exc.hint}" if isinstance(exc, Fenced) and not gone and exc.hint else ""
+        hint = f". Try: {exc.hint}" if isinstance(exc, (Damaged, Fenced)) and not gone and exc.hint else ""
         cannot = (
             "cannot be reached" if gone else "cannot be followed" if isinstance(exc, Fenced) else "cannot be written"
         )

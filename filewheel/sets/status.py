@@ -18,6 +18,7 @@ from filewheel.disk.keeper_lock import holder
 from filewheel.env import Env
 from filewheel.errors import (
     BadArgument,
+    Damaged,
     FilewheelError,
     NoWheel,
     disk_errors,
@@ -31,7 +32,7 @@ from filewheel.roster.roster import (
     read_roster,
     roster_at,
 )
-from filewheel.sets.lag import lag_of, lag_of_far, missing_files
+from filewheel.sets.lag import lag_of, lag_of_far, missing_files, why_no_copy
 
 _ANOTHER = "another wheel is in its place"
 
@@ -56,6 +57,8 @@ class MemberStatus:
     """The problem with it, if any."""
     lacks: int = 0
     """The number of missing or too short files of its checkpoint."""
+    is_broken: bool = False
+    """It cannot go on as it is, and is to be copied anew (`why`)."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,10 @@ def member_status(primary: Directory | None, member: Member, env: Env) -> Member
             if there.settings.id != member.wheel:
                 return MemberStatus(member, False, why=_ANOTHER)
             lacks = len(missing_files(there))  # mutant: lacking-unlisted
+            is_own = member.state == "fenced" or member.absorb  # it may have what no other wheel has
+            broken = "" if is_own else why_no_copy(there)
+            if broken:
+                return MemberStatus(member, True, why=f"{broken}: copy it anew", is_broken=True)
             if lacks:
                 why = f"{lacks} of its files are missing: `filewheel replicate` copies them again"
             follower = holder(there, "backup")
@@ -140,7 +147,7 @@ def member_status(primary: Directory | None, member: Member, env: Env) -> Member
             lag_s = lag.lag_s(env.clock.now_us())
             return replace(known, lag_messages=lag.records, lag_bytes=lag.size_bytes, lag_s=lag_s)
     except (FilewheelError, OSError) as exc:
-        return MemberStatus(member, False, why=said_of(exc, member.path))
+        return MemberStatus(member, False, why=said_of(exc, member.path), is_broken=isinstance(exc, Damaged))
 
 
 def _far_status(primary: Directory | None, member: Member, env: Env) -> MemberStatus:

@@ -177,8 +177,11 @@ class Target:
         return any(frames[at] != others[at] for at in frames.keys() & others.keys())
 
     def segments(self) -> list[str]:
-        """Return the segments that are there."""
-        return [layout.segment(writer, n) for writer, found in list_segments(self.dir).items() for n in found]
+        """Return the segments that are there; a file that has gone is opened anew."""
+        found = [layout.segment(writer, n) for writer, numbers in list_segments(self.dir).items() for n in numbers]
+        self._files.keep(found)
+        self._done -= {name for name in self._done if name.startswith(f"{layout.JOURNAL}/")}.difference(found)
+        return found
 
     def put(self, name: str, offset: int, data: bytes) -> None:
         """Write to a lap or slot file, above the length that counts. Not durable before the next `commit`."""
@@ -267,6 +270,7 @@ class Target:
     def _write(self, name: str, offset: int, data: bytes, done: set[str]) -> None:
         if name not in done:
             if self.disk.identity(name) is None:
+                self._files.drop(name)  # another process removed it
                 parent = name.rpartition("/")[0]
                 if parent not in done:
                     with contextlib.suppress(FileExistsError):

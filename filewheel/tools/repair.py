@@ -30,6 +30,7 @@ from filewheel.laps.store import Store
 from filewheel.laps.window import MISSING, Span, spans_of
 from filewheel.tools.pauses import mend_pauses
 from filewheel.tools.places import put_all_aside
+from filewheel.tools.refusals import check_not_copied, primary_of_copy
 from filewheel.tools.verify import Finding, verify
 
 _SETTINGS_BYTES = 65536
@@ -54,12 +55,18 @@ def plan(directory: Directory) -> Repair:
 
 
 def repair(directory: Directory) -> Repair:
-    """Repair the wheel. Raises Locked while a keeper runs, and DiskError."""
+    """Repair the wheel. Of a backup only wheel.json and its copy: all else is copied from the primary.
+
+    Raises Locked while a keeper runs, Fenced for a backup with other damage, DiskError.
+    """
     result = plan(directory)
+    check_not_copied(directory, result.found)
     keeper_lock = KeeperLock(directory)
     keeper_lock.take("repair", wait=False)
     try:
         _mend_settings(directory, result)
+        if primary_of_copy(directory) is not None:
+            return result
         store = Store(directory)
         with contextlib.closing(store):
             result.done += put_all_aside(directory, store.quarantine)  # first: a deal needs these places

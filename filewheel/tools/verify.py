@@ -28,7 +28,7 @@ from filewheel.keys.check import FOREIGN, Unlisted, check_keys, unreadable
 from filewheel.laps.slot import covered_of
 from filewheel.laps.window import MISSING, Span, spans_of
 from filewheel.message import US_PER_S, due_of
-from filewheel.roster.roster import read_roster
+from filewheel.roster.roster import MEND, read_roster, was_in_set
 from filewheel.tools.places import check_places
 
 _TRIES = 5
@@ -62,6 +62,8 @@ class Report:
     drops: int = 0
     files: int = 0
     bytes: int = 0
+    has_copied_damage: bool = False
+    """The wheel is a backup, and has damage that is not repaired: its files are copied from the primary."""
 
     @property
     def damage(self) -> list[Finding]:
@@ -97,12 +99,14 @@ class _Verifier:
         self._progress = progress
         self._report = Report()
         self._total = 0
+        self._is_copy = False
         self._newest: tuple[tuple[int, int, int] | None, set[str]] = None, set()
         """The last checkpoint read, and the files that it names."""
         self._unlisted = Unlisted(directory)
 
     def run(self) -> Report:
         keeper = holder(self._dir, "keeper", "backup")
+        self._is_copy = self._role() == "backup"
         for note in self._dir.notes:
             what, _, hint = note.partition(". Try: ")
             self._add("damage", layout.SETTINGS, 0, 0, what, hint or "`filewheel repair`")
@@ -128,7 +132,8 @@ class _Verifier:
         self._check_journals(checkpoint, listing)
         self._check_names(checkpoint, keeper)
         check_places(self._dir, self._add)
-        check_keys(self._dir, self._unlisted if self._is_primary() else None, self._add)
+        is_primary = self._role() == "primary"  # a backup enters its keys on promotion
+        check_keys(self._dir, self._unlisted if is_primary else None, self._add)
         self._check_ids()
         self._check_set()
         self._check_pauses()
@@ -144,6 +149,9 @@ class _Verifier:
         return self._report
 
     def _add(self, kind: str, name: str, offset: int, end: int, what: str, hint: str = "") -> None:
+        if kind == "damage" and self._is_copy and name not in (layout.SETTINGS, layout.SETTINGS_COPY):
+            self._report.has_copied_damage = True
+            hint = "filewheel backup verify: it is copied from the primary"
         self._report.findings.append(Finding(kind, name, offset, end, what, hint))
 
     def _read(self, count: int) -> None:
@@ -348,18 +356,19 @@ class _Verifier:
             if not layout.is_id_lock(last):
                 self._foreign(f"{layout.IDS}/{last}")
 
-    def _is_primary(self) -> bool:
-        """Return whether keys are taken here: a backup enters its keys on promotion."""
+    def _role(self) -> str:
+        """Return the wheel's role in its set; "primary" if it stands alone, and "" if that cannot be read."""
         try:
             roster = read_roster(self._disk, self._dir.path)
         except (Damaged, OSError):
-            return False  # reported elsewhere
-        return roster is None or roster.role == "primary"
+            return ""  # reported elsewhere
+        return "primary" if roster is None else roster.role
 
     def _check_set(self) -> None:
         """Check the roster of a wheel in a set."""
         try:
-            read_roster(self._disk, self._dir.path)
+            if read_roster(self._disk, self._dir.path) is None and was_in_set(self._disk):
+                self._add("damage", layout.ROSTER, 0, 0, "the file is missing, and it was in a set", MEND)
         except Damaged as exc:
             self._add("damage", layout.ROSTER, 0, 0, exc.what, exc.hint or "")
         except OSError as exc:

@@ -130,6 +130,22 @@ def test_a_journal_that_the_backup_lost_is_lag_and_never_in_step(pair: Pair) -> 
     assert found.status.lag_bytes
 
 
+@pytest.mark.parametrize("files", ["journal/*.log", "laps/*.lap"])
+@pytest.mark.parametrize("pair", ["ship", "mirror"], indirect=True)
+def test_a_file_that_a_backup_lost_is_copied_again_while_the_link_runs(pair: Pair, files: str) -> None:
+    with pair.wheel() as wheel:
+        pair.settle(1)
+        wheel.enqueue(b"in a lap", delay=300)
+        pair.keeper().close()
+        wheel.enqueue(b"in a journal", delay=300)
+        pair.settle(1)
+    pair.settle(1)
+    for file in pair.backup.glob(files):
+        file.unlink()
+    pair.settle(12)
+    assert check(pair).state == "in step"
+
+
 @pytest.mark.parametrize("kind", ["lap", "slot"])
 @pytest.mark.parametrize("side", SIDES)
 def test_a_file_that_was_cut_is_found(pair: Pair, kind: str, side: str) -> None:
