@@ -241,7 +241,8 @@ class FakeSink:
             raise ClusterError("fenced")
         self.cluster.append(marker)
 
-    def send(self, records: Sequence[Outgoing], marker: Outgoing, done: Done) -> None:
+    def send(self, records: Sequence[Outgoing], marker: Outgoing | None, done: Done) -> None:
+        assert marker is not None
         self.cluster.under_way.append(Unit(self, records, marker, done))
 
     def end(self, unit: Unit, end: End) -> UnitOutcome:
@@ -278,7 +279,7 @@ class FakeSink:
 class FakeSource:
     """A member of the group."""
 
-    def __init__(self, cluster: Cluster, listener: Listener) -> None:
+    def __init__(self, cluster: Cluster, listener: Listener[int]) -> None:
         self.cluster = cluster
         self.listener = listener
         self.coming: list[int] = []
@@ -295,13 +296,14 @@ class FakeSource:
         self._ends: dict[int, int] = {}
         cluster.join(self)
 
-    def poll(self, limit: int, timeout_s: float) -> Polled:
+    def poll(self, limit: int, timeout_s: float) -> Polled[int]:
         self.cluster.allow("read", self.cluster.topic)
         self._rebalanced()
-        records: list[Record] = []
+        records: dict[int, list[Record]] = {}
         ends: dict[int, int] = {}
         gone: list[int] = []
         read: dict[int, LastRead] = {}
+        left = limit
         for partition, offset in list(self.next.items()):
             log = self.cluster.logs[self.cluster.topic, partition]
             if partition in self.paused or self.cluster.is_down:
@@ -310,11 +312,13 @@ class FakeSource:
                 gone.append(partition)
                 del self.next[partition]
                 continue
-            while offset < log.end and len(records) < limit:
+            while offset < log.end and left:
                 entry = log.entries[offset]
                 self.epochs[partition] = entry.epoch
                 if not entry.is_control:
-                    records.append(Record(partition, offset, entry.key, entry.value, entry.headers, entry.timestamp_ms))
+                    found = Record(partition, offset, entry.key, entry.value, entry.headers, entry.timestamp_ms)
+                    records.setdefault(partition, []).append(found)
+                    left -= 1
                     read[partition] = LastRead(offset, entry.epoch)
                 offset += 1
             self.next[partition] = offset
@@ -370,7 +374,7 @@ class FakeSource:
     def resume(self, partition: int) -> None:
         self.paused.discard(partition)
 
-    def commit(self, positions: Mapping[int, tuple[int, str]]) -> None:
+    def commit(self, positions: Mapping[int, tuple[int, str]], *, wait: bool = False) -> None:
         assert positions.keys() <= self.known, "committed what another member owns"
         self.committed.update({p: offset for p, (offset, _) in positions.items()})
         self.notes.update({p: note for p, (_, note) in positions.items()})
@@ -396,7 +400,7 @@ class FakeTransport:
             raise MissingTopic(f"{self.cluster.topic}.cursor is missing")
         return Topics("fake", self.cluster.topic_id, self.cluster.partitions)
 
-    def source(self, listener: Listener) -> FakeSource:
+    def source(self, listener: Listener[int]) -> FakeSource:
         self.sources.append(FakeSource(self.cluster, listener))
         return self.sources[-1]
 

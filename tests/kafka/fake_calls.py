@@ -8,14 +8,25 @@ member learns at its next poll that it owns no partition any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
 from filewheel.errors import ClusterError
-from filewheel.kafka.node.transport import BEGINNING, Done, End, Listener, Place, Polled, Refusal, UnitOutcome
+from filewheel.kafka.node.transport import (
+    BEGINNING,
+    Done,
+    End,
+    GroupCommit,
+    Listener,
+    Place,
+    Polled,
+    Refusal,
+    UnitOutcome,
+)
 from filewheel.kafka.records.headers import DUE_MS, FIRED_MS, TARGET_KEY, TARGET_TOPIC, UNLESS_DUE_MS
+from filewheel.kafka.records.last_read import NO_EPOCH
 from filewheel.kafka.records.record import Outgoing, Record
 from filewheel.kafka.scheduling.call import CallTopics
 from tests.support import FakeClock
@@ -167,15 +178,16 @@ class FakeCallSink:
         self.exactly_once = cluster.exactly_once
         self.is_closed = False
 
-    def send(
-        self, records: Sequence[Outgoing], positions: Mapping[int, Position], group: Callable[[], Any], done: Done
-    ) -> None:
+    def send(self, records: Sequence[Outgoing], commit: GroupCommit | None, done: Done) -> None:
+        assert (commit is not None) is self.exactly_once
+
         def answer(outcome: UnitOutcome) -> None:
             if not self.is_closed:
                 done(outcome)
 
-        generation = group()
-        self.cluster.under_way.append(Unit(self, list(records), dict(positions), generation, answer))
+        generation = self.cluster.generation if commit is None else commit.group()
+        positions = {} if commit is None else dict(commit.positions)
+        self.cluster.under_way.append(Unit(self, list(records), positions, generation, answer))
         if not self.cluster.is_manual:
             self.cluster.finish(index=-1)
 
@@ -186,7 +198,7 @@ class FakeCallSink:
 class FakeCallSource:
     """A member of the group."""
 
-    def __init__(self, cluster: CallCluster, listener: Listener) -> None:
+    def __init__(self, cluster: CallCluster, listener: Listener[int]) -> None:
         self.cluster = cluster
         self.listener = listener
         self.coming: list[int] = []
@@ -198,7 +210,7 @@ class FakeCallSource:
         cluster.members.append(self)
         cluster.rebalance()
 
-    def poll(self, limit: int, timeout_s: float) -> Polled:
+    def poll(self, limit: int, timeout_s: float) -> Polled[int]:
         self.polls += 1
         if self.is_expired:
             self.is_expired = False
@@ -213,14 +225,15 @@ class FakeCallSource:
         if self.coming:
             new, self.coming = self.coming, []
             self.listener.assigned(new)
-        records: list[Record] = []
+        records: dict[int, list[Record]] = {}
         ends: dict[int, int] = {}
         for partition, offset in self.next.items():
             if partition not in self.paused:
                 log = self.cluster.logs.get((self.cluster.topics.calls, partition), [])
                 found = log[offset : offset + limit]
                 self.next[partition] = offset + len(found)
-                records += found
+                if found:
+                    records[partition] = found
                 if offset + len(found) == len(log):
                     ends[partition] = len(log)
         return Polled(records, ends)
@@ -237,8 +250,11 @@ class FakeCallSource:
             return None
         return {p: self.cluster.committed.get(p) for p in partitions}
 
-    def start(self, partition: int, offset: int) -> None:
+    def start(self, partition: int, offset: int, epoch: int = NO_EPOCH) -> None:
         self.next[partition] = 0 if offset == BEGINNING else offset
+
+    def stop(self, partition: int) -> None:
+        raise AssertionError("a worker stops no partition")
 
     def pause(self, partition: int) -> None:
         self.paused.add(partition)
@@ -246,7 +262,7 @@ class FakeCallSource:
     def resume(self, partition: int) -> None:
         self.paused.discard(partition)
 
-    def commit_positions(self, positions: Mapping[int, Position], *, wait: bool = False) -> None:
+    def commit(self, positions: Mapping[int, Position], *, wait: bool = False) -> None:
         if not self.cluster.loses_commits:
             self.cluster.committed.update(positions)
 
@@ -283,7 +299,7 @@ class FakeCalls:
     def interrupt(self) -> None:
         """Nothing waits."""
 
-    def source(self, listener: Listener) -> FakeCallSource:
+    def source(self, listener: Listener[int]) -> FakeCallSource:
         return FakeCallSource(self.cluster, listener)
 
     def sink(self) -> FakeCallSink:

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from filewheel.kafka.levels.naming import Level, parse_levels
-from filewheel.kafka.levels.seam import LevelListener, PolledLevels
 from filewheel.kafka.levels.service import LevelService
 from filewheel.kafka.node.rules import Rules
-from filewheel.kafka.node.transport import Done, End, Place, Refusal, UnitOutcome
+from filewheel.kafka.node.transport import BEGINNING, Done, End, Listener, Place, Polled, Refusal, UnitOutcome
+from filewheel.kafka.records.last_read import NO_EPOCH
 from filewheel.kafka.records.options import OnTargetError
 from filewheel.kafka.records.record import Headers, Outgoing, Record
 from tests.support import FakeClock
@@ -44,6 +44,8 @@ class FakeLevels:
         self.out: list[Outgoing] = []
         self.under_way: list[Send] = []
         self.refused: dict[str, Refusal] = {}
+        self.is_silent = False
+        """Questions for committed offsets get no answer."""
         self.auto = True
         """Whether what is sent is answered at once."""
 
@@ -87,8 +89,8 @@ class FakeLevels:
     def ends(self, places: Sequence[Place]) -> Mapping[Place, int]:
         return {place: len(self.logs[place]) for place in places}
 
-    def source(self, listener: LevelListener, ids: Mapping[str, str] | None = None) -> FakeSource:
-        return FakeSource(self, listener, ids or self.ids())
+    def source(self, listener: Listener[Place]) -> FakeSource:
+        return FakeSource(self, listener)
 
     def interrupt(self) -> None:
         """Nothing waits."""
@@ -103,13 +105,20 @@ class FakeLevels:
         for value in values:
             self.put(level, value)
 
-    def sender(self) -> FakeLevels:
+    def sink(self) -> FakeLevels:
         return self
 
-    def send(self, records: Sequence[Outgoing], done: Done) -> None:
+    def send(self, records: Sequence[Outgoing], marker: Outgoing | None, done: Done) -> None:
+        assert marker is None
         self.under_way.append(Send(records, done))
         if self.auto:
             self.finish()
+
+    def open(self) -> int:
+        raise AssertionError("there are no markers")
+
+    def publish(self, marker: Outgoing) -> None:
+        raise AssertionError("there are no markers")
 
     def close(self) -> None:
         """Nothing is open."""
@@ -118,71 +127,87 @@ class FakeLevels:
 class FakeSource:
     """A member."""
 
-    def __init__(self, cluster: FakeLevels, listener: LevelListener, ids: Mapping[str, str]) -> None:
+    def __init__(self, cluster: FakeLevels, listener: Listener[Place]) -> None:
         self.cluster = cluster
         self.listener = listener
-        self.ids = ids
         self.coming: list[Place] = []
         self.leaving: list[Place] = []
+        self.known: set[Place] = set()
+        """What the listener was told to own."""
         self.next: dict[Place, int] = {}
         self.paused: set[Place] = set()
         self.gone: list[Place] = []
         cluster.members.append(self)
         cluster.rebalance()
 
-    def poll(self, limit: int, timeout_s: float) -> PolledLevels:
+    def poll(self, limit: int, timeout_s: float) -> Polled[Place]:
         self._rebalanced()
-        records: list[tuple[str, Record]] = []
+        records: dict[Place, list[Record]] = {}
         ends: dict[Place, int] = {}
-        for place, offset in self.next.items():
+        left = limit
+        for place, offset in list(self.next.items()):
             if offset > len(self.cluster.logs[place]):
                 self.gone.append(place)
-                offset = 0
-            if place not in self.paused:
-                found = self.cluster.logs[place][offset : offset + limit - len(records)]
-                records += [(place[0], record) for record in found]
+                del self.next[place]
+            elif place not in self.paused:
+                found = self.cluster.logs[place][offset : offset + left]
+                left -= len(found)
+                if found:
+                    records[place] = found
                 self.next[place] = offset + len(found)
                 if self.next[place] == len(self.cluster.logs[place]):
                     ends[place] = self.next[place]
         gone, self.gone = self.gone, []
-        return PolledLevels(records, gone, ends)
+        return Polled(records, ends, gone)
 
     def _rebalanced(self) -> None:
         if self.leaving:
             places, self.leaving = self.leaving, []
             self.listener.revoked(places)
             for place in places:
-                del self.next[place], self.cluster.owner[place]
+                self.next.pop(place, None)
+                self.known.discard(place)
+                del self.cluster.owner[place]
             self.cluster.rebalance()
         if self.coming:
             places, self.coming = self.coming, []
-            for place in places:
-                offset, id_ = self.cluster.committed.get(place, (0, ""))
-                self.next[place] = offset if id_ == self.ids[place[0]] else 0
+            self.known.update(places)
             self.listener.assigned(places)
+
+    def committed(self, partitions: Sequence[Place]) -> Mapping[Place, tuple[int, str] | None] | None:
+        return None if self.cluster.is_silent else {place: self.cluster.committed.get(place) for place in partitions}
+
+    def start(self, partition: Place, offset: int, epoch: int = NO_EPOCH) -> None:
+        self.next[partition] = 0 if offset == BEGINNING else offset
+
+    def stop(self, partition: Place) -> None:
+        raise AssertionError("levels stop no partition")
+
+    def group(self) -> None:
+        raise AssertionError("levels have no transactions")
 
     def expelled(self) -> None:
         """The group calls this member dead; it learns of it later."""
         self.cluster.members.remove(self)
-        for place in list(self.next):
+        for place in self.known:
             del self.cluster.owner[place]
         self.cluster.rebalance()
 
-    def pause(self, place: Place) -> None:
-        self.paused.add(place)
+    def pause(self, partition: Place) -> None:
+        self.paused.add(partition)
 
-    def resume(self, place: Place) -> None:
-        self.paused.discard(place)
+    def resume(self, partition: Place) -> None:
+        self.paused.discard(partition)
 
-    def commit(self, offsets: Mapping[Place, int], *, wait: bool) -> None:
-        assert offsets.keys() <= self.next.keys(), "committed what another member owns"
-        self.cluster.committed.update({place: (offset, self.ids[place[0]]) for place, offset in offsets.items()})
+    def commit(self, positions: Mapping[Place, tuple[int, str]], *, wait: bool = False) -> None:
+        assert positions.keys() <= self.known, "committed what another member owns"
+        self.cluster.committed.update(positions)
 
     def close(self) -> None:
-        self.listener.revoked(list(self.next))
+        self.listener.revoked(sorted(self.known))
         if self in self.cluster.members:
             self.cluster.members.remove(self)
-            for place in self.next:
+            for place in [place for place, owner in self.cluster.owner.items() if owner is self]:
                 del self.cluster.owner[place]
             self.cluster.rebalance()
 

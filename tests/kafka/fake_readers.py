@@ -47,8 +47,8 @@ class FakeFollower:
         self.next = {p: self.next.get(p, offset) for p, (offset, _) in starts.items()}
         self.next_marker = {p: self.next_marker.get(p, 0) for p in starts}
 
-    def poll(self, limit: int, timeout_s: float) -> tuple[Polled, Sequence[tuple[int, bytes]]]:
-        records: list[Record] = []
+    def poll(self, limit: int, timeout_s: float) -> tuple[Polled[int], Sequence[tuple[int, bytes]]]:
+        records: dict[int, list[Record]] = {}
         markers: list[tuple[int, bytes]] = []
         gone: list[int] = []
         read: dict[int, LastRead] = {}
@@ -61,7 +61,8 @@ class FakeFollower:
             for n, entry in enumerate(log.entries[offset:], offset):
                 self.epochs[partition] = entry.epoch
                 if not entry.is_control:
-                    records.append(Record(partition, n, entry.key, entry.value, entry.headers, entry.timestamp_ms))
+                    found = Record(partition, n, entry.key, entry.value, entry.headers, entry.timestamp_ms)
+                    records.setdefault(partition, []).append(found)
                     read[partition] = LastRead(n, entry.epoch)
             ends[partition] = self.next[partition] = log.end
             log = self.cluster.logs[f"{self.cluster.topic}.cursor", partition]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from filewheel import BadArgument, Retry, current_job
-from filewheel.kafka.node.transport import End, UnitOutcome
+from filewheel.kafka.node.transport import End, GroupCommit, UnitOutcome
 from filewheel.kafka.records.record import Outgoing
 from tests.kafka.fake_calls import CallCluster
 from tests.kafka.workers import Worker, a_cluster, a_scheduler
@@ -288,7 +288,8 @@ def ended(broker: Broker, records: list[Outgoing], positions: dict[int, tuple[in
     try:
         for _ in range(2):
             answered = threading.Event()
-            sink.send(records, positions, lambda: broker.generation, partial(_note, broker, ends, answered))
+            commit = GroupCommit(positions, lambda: broker.generation)
+            sink.send(records, commit, partial(_note, broker, ends, answered))
             assert answered.wait(30)
     finally:
         broker.hangs.set()
@@ -340,7 +341,7 @@ def test_a_producer_that_cannot_be_opened_is_tried_again(broker: Broker, monkeyp
 
 
 def test_an_end_at_least_once_goes_through_the_present_producer() -> None:
-    from filewheel.kafka.client.call_transport import SharedCallSink
+    from filewheel.kafka.client.shared_sink import SharedSink
 
     sent: list[tuple[str, bytes | None]] = []
 
@@ -356,10 +357,10 @@ def test_an_end_at_least_once_goes_through_the_present_producer() -> None:
             return True
 
     present: Any = [Shared("first")]
-    sink = SharedCallSink(lambda: present[-1])
+    sink = SharedSink(lambda: present[-1])
     ends: list[End] = []
     for name in ("first", "second"):
         present.append(Shared(name))  # a fatal error ended the one before
-        sink.send(RECORDS[:1], {}, lambda: None, lambda outcome: ends.append(outcome.end))
+        sink.send(RECORDS[:1], None, lambda outcome: ends.append(outcome.end))
     assert sent == [("first", b"retry"), ("second", b"retry")]
     assert ends == [End.DELIVERED] * 2

@@ -280,7 +280,7 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(place: Callable
 
 def test_an_address_without_a_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
-    monkeypatch.setattr("filewheel.kafka.client.confluent.ANSWER_S", 0.5)
+    monkeypatch.setattr("filewheel.kafka.client.clients.ANSWER_S", 0.5)
     with pytest.raises(NoBroker, match="127.0.0.1:9: .*check the address"):
         Place("127.0.0.1:9", "t", "", 1).transport().check()
 

@@ -23,7 +23,7 @@ from filewheel.kafka.levels.loop import COMMIT_S, LevelLoop
 from filewheel.kafka.levels.naming import Level, level_for, parse_levels
 from filewheel.kafka.levels.queue import BYTES_MAX, RECORDS_MAX
 from filewheel.kafka.node.meters import LEVEL_METERS
-from filewheel.kafka.node.transport import Refusal
+from filewheel.kafka.node.transport import End, Refusal, UnitOutcome
 from tests.cli.support import environment, invoke
 from tests.kafka.fake_levels import FakeLevels, rules_of, service_of
 from tests.kafka.test_cli_kafka import PYTHON, examples, read
@@ -37,7 +37,7 @@ class Member:
 
     def __init__(self, cluster: FakeLevels, **rules: Any) -> None:
         self.cluster = cluster
-        self.loop = LevelLoop(cluster.source, cluster, rules_of(cluster, **rules), cluster.clock)
+        self.loop = LevelLoop(cluster.source, cluster.sink, rules_of(cluster, **rules), cluster.ids(), cluster.clock)
         self.source = self.loop._source
 
     def run(self) -> None:
@@ -173,8 +173,8 @@ def test_a_partition_that_moves_is_forwarded_by_both_members_together_once() -> 
     for _ in range(3):
         first.run()
         second.run()
-    assert second.loop.queues.keys() | first.loop.queues.keys() == cluster.logs.keys()
-    assert len(second.loop.queues) == len(first.loop.queues) == 2
+    assert second.loop.partitions.keys() | first.loop.partitions.keys() == cluster.logs.keys()
+    assert len(second.loop.partitions) == len(first.loop.partitions) == 2
     cluster.clock.advance(5)
     first.run()
     second.run()
@@ -228,14 +228,14 @@ def test_a_refused_record_holds_its_partition_only_and_goes_when_its_target_is_t
     member.after(5)
     member.after(60)
     member.after(60)
-    assert cluster.values() == [b"behind", b"other"]  # one unit: what is behind in it has gone out
+    assert sorted(cluster.values()) == [b"behind", b"other"]  # one unit: what is behind in it has gone out
     status = {(s.topic, s.partition): s for s in member_status(member)}
     assert "no such topic" in status[FIVE].reason
-    assert caplog.text.count("target absent: no such topic") == 1
+    assert caplog.text.count("target absent refuses a record: no such topic") == 1
     del cluster.refused["absent"]
     member.after(60)
     assert cluster.values("absent") == [b"a"]
-    assert cluster.values() == [b"behind", b"other"]
+    assert sorted(cluster.values()) == [b"behind", b"other"]
     member.after(COMMIT_S)
     assert cluster.committed[FIVE] == (2, "one")
 
@@ -268,7 +268,7 @@ def test_the_metrics_and_the_health_of_levels_say_what_waits_is_late_and_stalls(
     (problem,) = service.health().problems
     assert (problem.kind, problem.severity, problem.partition) == ("target", "warning", 0)
     assert "no such topic" in problem.reason
-    member.loop.lost([*member.loop.queues])
+    member.loop.lost([*member.loop.partitions])
     assert service.health().problems == []
     assert {s.value for f in service.metrics() if f.name.endswith("forwarded_total") for s in f.samples} == {1, 0}
 
@@ -296,7 +296,7 @@ def test_a_level_that_makes_no_progress_with_work_is_not_served() -> None:
     cluster.put("5s", b"unconfirmed")
     assert stuck_after(service, member, 33) == []
     (reason,) = stuck_after(service, member, 3)
-    assert re.fullmatch(r"delays.5s \[0\] was not forwarded for 3\d s: records are due", reason)
+    assert re.fullmatch(r"delays.5s \[0\] was not forwarded for 3\d s: the brokers have not confirmed a unit", reason)
     assert not service.health().is_serving
     cluster.finish()
     member.run()
@@ -307,6 +307,37 @@ def test_a_level_that_makes_no_progress_with_work_is_not_served() -> None:
     (reason,) = stuck_after(service, member, 32)
     assert re.fullmatch(r"delays.1m \[0\] was not read for 3\d s: it was read up to offset 0, and ends at 1", reason)
     assert stuck_after(service, member, 32, turns=False)[0].startswith("the loop made no turn for 3")
+
+
+def test_a_partition_whose_offset_the_group_does_not_say_is_stuck_and_begins_when_it_does() -> None:
+    cluster = FakeLevels(levels="5s")
+    cluster.is_silent = True
+    member, service = Member(cluster), service_of(cluster)
+    service.watch(member.loop, cluster.ids())
+    cluster.put("5s", b"a")
+    (reason,) = stuck_after(service, member, 33)
+    assert re.fullmatch(r"delays.5s \[0\] was not read for 3\d s: the group does not say where to begin", reason)
+    cluster.is_silent = False
+    assert stuck_after(service, member, 10) == []
+    assert cluster.values() == [b"a"]
+
+
+def test_a_unit_whose_producer_is_finished_goes_out_through_another() -> None:
+    cluster = FakeLevels(levels="5s")
+    cluster.auto = False
+    member = Member(cluster)
+    for value in (b"a", b"b"):
+        cluster.put("5s", value)
+    member.run()
+    member.after(5)
+    (send,) = cluster.under_way
+    cluster.under_way.clear()
+    send.done(UnitOutcome(End.UNDECIDED, frozenset({0, 1}), reason="fatal"))
+    cluster.auto = True
+    member.run()
+    member.after(COMMIT_S)
+    assert cluster.values() == [b"a", b"b"]
+    assert cluster.committed == {FIVE: (2, "one")}
 
 
 def test_a_topic_of_a_level_that_is_made_anew_ends_the_service_and_the_next_one_begins_at_its_start() -> None:
@@ -360,7 +391,7 @@ def test_a_long_queue_pauses_its_partition_and_memory_stays_bounded() -> None:
     for _ in range(40):
         cluster.put("5s", bytes(BYTES_MAX // 8), partition=1)
     member.run()
-    long, large = member.loop.queues[MINUTE], member.loop.queues["delays.5s", 1]
+    long, large = member.loop.partitions[MINUTE].queue, member.loop.partitions["delays.5s", 1].queue
     assert RECORDS_MAX < long.waiting <= RECORDS_MAX + 500
     assert large.is_paused
     member.after(5)

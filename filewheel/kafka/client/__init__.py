@@ -4,5 +4,5 @@ A module imports only from those to its left:
 
     quiet_log kept | trouble | admin group sender group_view
     | reader tail follower log_watcher shared_sink transaction_sink
-    | confluent level_client | call_source call_transaction call_transport
+    | clients | confluent level_client | call_transaction call_transport
 """

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,7 +27,7 @@ from filewheel.env import Event
 from filewheel.errors import ClusterError, NoBroker
 from filewheel.kafka.client.transaction_sink import TransactionSink
 from filewheel.kafka.client.trouble import cluster_error, error_of, made
-from filewheel.kafka.node.transport import Done, End, UnitOutcome
+from filewheel.kafka.node.transport import Done, End, GroupCommit, Positions, UnitOutcome
 from filewheel.kafka.records.record import Outgoing
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ FENCED_S = 10.0
 TOUCH = "filewheel.touch"
 
 T = TypeVar("T")
-Positions = Mapping[int, tuple[int, str]]
 _Unit = tuple[Sequence[Outgoing], Positions, Any, Done]
 
 
@@ -67,10 +66,11 @@ class TransactionCallSink(TransactionSink):
         self._thread = threading.Thread(target=self._work, name="filewheel-kafka-transactions", daemon=True)
         self._thread.start()
 
-    def send(self, records: Sequence[Outgoing], positions: Positions, group: Callable[[], Any], done: Done) -> None:  # type: ignore[override]
+    def send(self, records: Sequence[Outgoing], commit: GroupCommit | None, done: Done) -> None:  # type: ignore[override]
         """Produce the records and commit the positions in one transaction of the group's generation of now."""
-        self._group = group
-        self._units.put((records, positions, group(), done))
+        assert commit is not None
+        self._group = commit.group
+        self._units.put((records, commit.positions, commit.group(), done))
 
     def close(self) -> None:
         """Report nothing more. An open transaction is aborted by the next producer of the name, or by its time-out."""

@@ -40,9 +40,9 @@ class ConfluentFollower:
             )
         self._followed = set(starts)
 
-    def poll(self, limit: int, timeout_s: float) -> tuple[Polled, Sequence[tuple[int, bytes]]]:
+    def poll(self, limit: int, timeout_s: float) -> tuple[Polled[int], Sequence[tuple[int, bytes]]]:
         """Return records, and packed markers with their partitions. Raises ClusterError."""
-        records: list[Record] = []
+        records: dict[int, list[Record]] = {}
         markers: list[tuple[int, bytes]] = []
         ends: dict[int, int] = {}
         gone: list[int] = []
@@ -63,7 +63,7 @@ class ConfluentFollower:
                 elif message.topic() == self._topic:
                     ends[partition] = message.offset()
             elif message.topic() == self._topic:
-                records.append(record_of(message))
+                records.setdefault(partition, []).append(record_of(message))
             elif message.key() == b"%d" % partition:
                 markers.append((partition, message.value()))
         read = last_read_of([m for m in messages if m.topic() == self._topic], self._followed)

@@ -1,16 +1,18 @@
-"""The source: a member of the consumer group that reads what it owns.
+"""A member of a consumer group, of nodes, of levels or of workers: it reads the partitions that it owns.
 
 Owns one consumer, used by one thread. Assigned partitions are paused until `start` says where to read.
-Invariant: a record is returned only if its partition was started since it was assigned.
+Invariant: a record is returned only if its partition was started since it was assigned. Offsets are committed only when
+the reader says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Container, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Generic
 
 from filewheel.kafka.client.trouble import client, client_log, cluster_error, error_of, heard, made
-from filewheel.kafka.node.transport import Listener, Polled
+from filewheel.kafka.node.transport import K, Listener, Polled
 from filewheel.kafka.records.last_read import NO_EPOCH, LastRead
 from filewheel.kafka.records.record import Record
 from filewheel.native.compiled import read_records
@@ -53,74 +55,125 @@ def membership(config: Mapping[str, Any], group: str, session_s: float) -> dict[
     return member
 
 
-class GroupSource:
-    """A member of the group."""
+COMMITTED_S = 5.0
+"""How long a question for committed offsets may take; while a transaction is open it has no answer."""
 
-    def __init__(self, config: Mapping[str, Any], topic: str, listener: Listener) -> None:
+
+class GroupSource(Generic[K]):
+    """A member of a group."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        topics: Sequence[str],
+        listener: Listener[K],
+        key_of: Callable[[str, int], K],
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """Join. `key_of` names a partition to the listener.
+
+        With `at_once` a poll returns the first record as soon as it is there; without it waits for more.
+        """
         self._client = client()
-        self._topic = topic
+        self._topics = topics
+        self._what = ", ".join(topics)
         self._listener = listener
+        self._key_of = key_of
+        self._is_at_once = at_once
         self._consumer = made(self._client.Consumer, {**READING, **config})
-        self._starts: dict[int, tuple[int, int]] = {}
+        self._places: dict[K, tuple[str, int]] = {}
+        """The partitions that are ours."""
+        self._starts: dict[K, tuple[int, int]] = {}
         """Partitions that are to be started, with their offsets, and the epochs of the records before."""
-        self._started: set[int] = set()
+        self._started: set[K] = set()
         self._errors: list[str] = []
-        self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+        self._consumer.subscribe(list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
-    def poll(self, limit: int, timeout_s: float) -> Polled:
+    def poll(self, limit: int, timeout_s: float) -> Polled[K]:
         """Return up to `limit` records. Raises ClusterError."""
         self._start_all()
         try:
             messages = self._consume(limit, 0.01 if self._starts else timeout_s)
-        except self._client.KafkaException as exc:
-            raise cluster_error(error_of(exc), self._topic) from exc
-        ends: dict[int, int] = {}
-        gone: list[int] = []
-        read, errors = records_of(messages)
-        for message in errors:
-            self._event(message, ends, gone)
-        started = self._started
-        records = [record for record in read if record.partition in started]
+        except (self._client.KafkaException, SystemError) as exc:
+            raise cluster_error(error_of(exc), self._what) from exc
+        records: dict[K, list[Record]] = {}
+        ends: dict[K, int] = {}
+        gone: list[K] = []
+        last: dict[K, LastRead] = {}
+        for topic, some in self._by_topic(messages):
+            read, errors = records_of(some)
+            for message in errors:
+                self._event(message, ends, gone)
+            batches: dict[int, list[Record]] = {}
+            for record in read:
+                batches.setdefault(record.partition, []).append(record)
+            keys = {number: key for number in batches if (key := self._key_of(topic, number)) in self._started}
+            for number, key in keys.items():
+                records.setdefault(key, []).extend(batches[number])
+            last.update({keys[number]: one for number, one in last_read_of(some, keys).items()})
         said, self._errors = self._errors, []
-        return Polled(records, ends, gone, said, last_read_of(messages, started))
+        return Polled(records, ends, gone, said, last)
+
+    def _by_topic(self, messages: list[Message]) -> list[tuple[str, list[Message]]]:
+        if len(self._topics) == 1:
+            return [(self._topics[0], messages)]
+        return [(topic or "", list(some)) for topic, some in groupby(messages, key=lambda message: message.topic())]
 
     def _consume(self, limit: int, timeout_s: float) -> list[Message]:
-        """Return up to `limit` messages; waits for all of them, at most this time."""
-        return list(self._consumer.consume(limit, timeout_s))
+        if not self._is_at_once:
+            return list(self._consumer.consume(limit, timeout_s))
+        first = self._consumer.poll(timeout_s)
+        return [] if first is None else [first, *self._consumer.consume(limit - 1, 0)]
 
-    def start(self, partition: int, offset: int, epoch: int = NO_EPOCH) -> None:
+    def committed(self, partitions: Sequence[K]) -> dict[K, tuple[int, str] | None] | None:
+        """Return the offsets that the group has, with their notes; None when it did not answer."""
+        try:
+            found = self._consumer.committed([self._where(p) for p in partitions], timeout=COMMITTED_S)
+        except self._client.KafkaException as exc:
+            self._errors.append(f"{self._what}: no committed offsets: {error_of(exc).str()}")
+            return None
+        if any(each.error is not None for each in found):
+            return None
+        return {
+            self._key_of(each.topic, each.partition): (each.offset, each.metadata or "") if each.offset >= 0 else None
+            for each in found
+        }
+
+    def start(self, partition: K, offset: int, epoch: int = NO_EPOCH) -> None:
         """Read an owned partition from this offset on.
 
         The client compares the epoch of the record before with the leader's (KIP-320), at once and at each election.
         """
         self._starts[partition] = (offset, epoch)
 
-    def stop(self, partition: int) -> None:
+    def stop(self, partition: K) -> None:
         """Return nothing more of an owned partition until it is started again."""
         self.pause(partition)
         self._forget([partition])
 
-    def pause(self, partition: int) -> None:
+    def pause(self, partition: K) -> None:
         """Fetch nothing of this partition; what was fetched already may still come."""
         if partition in self._started:
-            self._consumer.pause([self._client.TopicPartition(self._topic, partition)])
+            self._consumer.pause([self._where(partition)])
 
-    def resume(self, partition: int) -> None:
+    def resume(self, partition: K) -> None:
         """Fetch again."""
         if partition in self._started:
-            self._consumer.resume([self._client.TopicPartition(self._topic, partition)])
+            self._consumer.resume([self._where(partition)])
 
-    def commit(self, positions: Mapping[int, tuple[int, str]]) -> None:
-        """Tell the group how far each partition was taken in, with its note."""
-        places = [
-            self._client.TopicPartition(self._topic, partition, offset, note)
-            for partition, (offset, note) in positions.items()
-        ]
+    def commit(self, positions: Mapping[K, tuple[int, str]], *, wait: bool = False) -> None:
+        """Tell the group offsets of partitions that are ours, with their notes."""
+        places = [self._where(partition, *position) for partition, position in positions.items()]
         if places:
             try:
-                self._consumer.commit(offsets=places, asynchronous=True)
+                self._consumer.commit(offsets=places, asynchronous=not wait)
             except self._client.KafkaException as exc:
-                self._errors.append(f"offsets were not committed: {error_of(exc).str()}")
+                self._errors.append(f"{self._what}: offsets were not committed: {error_of(exc).str()}")
+
+    def group(self) -> Any:
+        """Return this member and its generation."""
+        return self._consumer.consumer_group_metadata()
 
     def close(self) -> None:
         """Leave the group. Calls the listener for what is owned."""
@@ -129,7 +182,7 @@ class GroupSource:
     def _start_all(self) -> None:
         """Assign each partition that can be started at its offset. One that the client refuses is tried again."""
         for partition, (offset, epoch) in list(self._starts.items()):
-            where = self._client.TopicPartition(self._topic, partition, offset, leader_epoch=epoch)
+            where = self._where(partition, offset, leader_epoch=epoch)
             try:
                 # Not `seek`: an answer that is under way could undo it. What comes of an old assignment is dropped.
                 self._consumer.incremental_unassign([where])
@@ -138,28 +191,31 @@ class GroupSource:
             except self._client.KafkaException as exc:
                 error = error_of(exc)
                 if error.name() not in ("_STATE", "_TIMED_OUT"):
-                    raise cluster_error(error, f"{self._topic} [{partition}]") from exc
+                    raise cluster_error(error, f"{where.topic} [{where.partition}]") from exc
                 continue
             self._started.add(partition)
             del self._starts[partition]
 
-    def _event(self, message: Message, ends: dict[int, int], gone: list[int]) -> None:
-        error = message.error()
-        partition = message.partition()
+    def _where(self, partition: K, offset: int | None = None, *note: str, **more: Any) -> Any:
+        place = self._places[partition]
+        return self._client.TopicPartition(*place, *([] if offset is None else [offset]), *note, **more)
+
+    def _event(self, message: Message, ends: dict[K, int], gone: list[K]) -> None:
+        error, topic = message.error(), message.topic() or self._what
         assert error is not None
-        assert partition is not None
+        key = self._key_of(topic, message.partition() or 0)
         name = error.name()
         if name == "_PARTITION_EOF":
-            if partition in self._started:
-                ends[partition] = message.offset() or 0
+            if key in self._started:
+                ends[key] = message.offset() or 0
         elif name in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
-            if partition in self._started:
-                self._started.discard(partition)
-                gone.append(partition)
+            if key in self._started:
+                self._started.discard(key)
+                gone.append(key)
         elif error.fatal() or name in SERIOUS:
-            raise cluster_error(error, self._topic)
+            raise cluster_error(error, topic)
         else:
-            self._errors.append(f"{self._topic}: {error.str()}")
+            self._errors.append(f"{topic}: {error.str()}")
 
     # Callbacks, on the thread that polls.
 
@@ -168,23 +224,28 @@ class GroupSource:
             partition.offset = 0  # not "the beginning", which the client would ask for
         consumer.incremental_assign(partitions)
         consumer.pause(partitions)
-        self._listener.assigned([p.partition for p in partitions])
+        found = {self._key_of(p.topic, p.partition): (p.topic, p.partition) for p in partitions}
+        self._places |= found
+        self._listener.assigned(list(found))
 
     def _revoked(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
-        numbers = self._forget([p.partition for p in partitions])
-        self._listener.revoked(numbers)
-        consumer.incremental_unassign(partitions)
+        self._leave(consumer, partitions, self._listener.revoked)
 
     def _lost(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
-        numbers = self._forget([p.partition for p in partitions])
-        self._listener.lost(numbers)
+        self._leave(consumer, partitions, self._listener.lost)
+
+    def _leave(self, consumer: Any, partitions: Sequence[TopicPartition], tell: Callable[[Sequence[K]], None]) -> None:
+        keys = [self._key_of(p.topic, p.partition) for p in partitions]
+        self._forget(keys)
+        tell(keys)
+        for key in keys:
+            self._places.pop(key, None)
         consumer.incremental_unassign(partitions)
 
-    def _forget(self, numbers: Sequence[int]) -> Sequence[int]:
-        self._started.difference_update(numbers)
-        for number in numbers:
-            self._starts.pop(number, None)
-        return numbers
+    def _forget(self, keys: Sequence[K]) -> None:
+        self._started.difference_update(keys)
+        for key in keys:
+            self._starts.pop(key, None)
 
 
 def last_read_of(messages: Sequence[Message], partitions: Container[int]) -> dict[int, LastRead]:

@@ -1,9 +1,9 @@
-"""Clients that a forked child may forget, but never frees.
+"""Keeps the parent's Kafka clients alive in a forked child.
 
-To free a client waits for its threads, and a forked child has none of them: it ended with SIGSEGV, or hung, as soon as
-a collection met a client of the parent. So a child keeps the parent's clients for ever; it can use none of them anyway.
+Freeing a client joins its threads. A forked child has none of them, so it hung, or ended with SIGSEGV, when a
+collection met a client of the parent. The child can use none of these clients, so keeping them costs memory only.
 Owns a weak reference to each client of this process.
-Invariant: a client that was made by `keepable` is freed by the process that made it, or by nobody.
+Invariant: only the process that made a client by `keepable` frees it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def keepable(kind: Callable[..., Any], *args: Any, **more: Any) -> Any:
 
 
 def never_free(one: Any) -> None:
-    """Keep a client until the process ends: its end would wait for an answer that may never come."""
+    """Keep a client until the process ends. Freeing it would wait for an answer that may never come."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
 
 
 @functools.cache
 def _referable(kind: Callable[..., Any]) -> Any:
-    """Return a class of the same instances that can be referred to weakly: those of the C module cannot."""
+    """Return a subclass with weak references: the classes of the C module have none."""
     if not isinstance(kind, type) or kind.__weakrefoffset__:
         return kind
     return type(kind.__name__, (kind,), {"__slots__": ("__weakref__",)})

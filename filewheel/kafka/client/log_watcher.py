@@ -1,4 +1,4 @@
-"""Asks how long the logs of the delay topic are kept, and for the record at an offset.
+"""Asks for the retention of the delay topic, and for single records of its log.
 
 Owns a consumer that is made at the first question. One thread asks at a time.
 Invariant: what the brokers do not know now is None, never 0.
@@ -34,7 +34,7 @@ fetches none for `fetch.queue.backoff.ms` (1 s), also of the next partition."""
 
 
 class LogWatcher:
-    """The logs of one topic, looked at from outside."""
+    """Asks about the logs of one topic, without being in its group."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class LogWatcher:
     def first_at(self, partition: int, offset: int) -> LastRead:
         """Return the first record at or after an offset; one before it if the log is shorter. Raises ClusterError.
 
-        Waits up to RECORD_S. "No record" is no answer here: this one was read once.
+        Waits up to RECORD_S. A record was read at this offset before, so a log without one is an error.
         """
         message, _ = self._first(partition, offset)
         if message is None:
@@ -95,7 +95,7 @@ class LogWatcher:
         return last_read(message)
 
     def parted_at(self, partition: int, before: LastRead) -> int | None:
-        """Return from which offset on a log without this record has others; None if the brokers do not know it.
+        """Return the offset at which the log diverged from one with this record; None if the brokers do not know it.
 
         The client asks for the end of the record's epoch, and goes there (KIP-320). One that has read of the partition
         does not go there (seen with librdkafka 2.16), so this takes a new one. Raises ClusterError.

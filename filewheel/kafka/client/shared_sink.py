@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from filewheel.env import Event
 from filewheel.errors import ClusterError, NoBroker
 from filewheel.kafka.client.trouble import BY_SIZE, client, cluster_error, error_of, log, made, refusal_of
-from filewheel.kafka.node.transport import Done, End, Refusal, UnitOutcome
+from filewheel.kafka.node.transport import Done, End, GroupCommit, Refusal, UnitOutcome
 from filewheel.kafka.records.record import Outgoing
 
 if TYPE_CHECKING:
@@ -177,9 +177,12 @@ class Sending:
 
 
 class SharedSink:
-    """The way out of one partition through the shared producer."""
+    """A way out through the shared producer: of a partition, of a level, or of a worker's calls."""
 
-    def __init__(self, producer: SharedProducer, barrier: Outgoing) -> None:
+    exactly_once = False
+
+    def __init__(self, producer: Callable[[], SharedProducer], barrier: Outgoing | None = None) -> None:
+        """`producer` returns the present one: a fatal error ends a producer, and another takes its place."""
         self._producer = producer
         self._barrier = barrier
         self._is_closed = False
@@ -189,14 +192,14 @@ class SharedSink:
 
         Raises ClusterError.
         """
-        return self._put(self._barrier).offset() or 0
+        return 0 if self._barrier is None else self._put(self._barrier).offset() or 0
 
-    def stamp(self) -> int | None:
-        """Put the barrier into the log; return the broker's time of it, in ms; None if the topic has the producers'.
+    def stamp(self, probe: Outgoing) -> int | None:
+        """Put a record into the log; return the broker's time of it, in ms; None if the topic has the producers'.
 
         Raises ClusterError.
         """
-        kind, stamp_ms = self._put(self._barrier).timestamp()
+        kind, stamp_ms = self._put(probe).timestamp()
         return int(stamp_ms) if kind == client().TIMESTAMP_LOG_APPEND_TIME else None
 
     def publish(self, marker: Outgoing) -> None:
@@ -207,29 +210,31 @@ class SharedSink:
         """Produce one record and wait for its answer; return the message of the answer."""
         answers: list[tuple[KafkaError | None, Message | None]] = []
         answered = Event()
+        producer = self._producer()
 
         def answer(error: KafkaError | None, message: Message | None) -> None:
             answers.append((error, message))
             answered.set()
 
-        if not self._producer.produce(record, answer):
+        if not producer.produce(record, answer):
             raise ClusterError("the producer's queue is full", hint="wait until the brokers answer")
         if not answered.wait(OPEN_S):
             raise NoBroker(f"{record.topic}: no answer after {OPEN_S:g} s", hint="check whether the brokers run")
         error, message = answers[0]
         if error is not None:
-            self._producer.note(error)
+            producer.note(error)
             raise cluster_error(error, f"{record.topic} [{record.partition}] cannot be written")
         return message
 
-    def send(self, records: Sequence[Outgoing], marker: Outgoing, done: Done) -> None:
-        """Produce the records, then the marker."""
+    def send(self, records: Sequence[Outgoing], marker: Outgoing | GroupCommit | None, done: Done) -> None:
+        """Produce the records, then the marker. The source commits what a group keeps."""
 
         def done_unless_closed(outcome: UnitOutcome) -> None:
             if not self._is_closed:
                 done(outcome)
 
-        Sending(self._producer, records, marker, done_unless_closed).send()
+        assert not isinstance(marker, GroupCommit)
+        Sending(self._producer(), records, marker, done_unless_closed).send()
 
     def close(self) -> None:
         """Report nothing more. What was queued still goes out."""

@@ -84,7 +84,7 @@ class TransactionSink:
         if outcome.end is not End.DELIVERED:
             raise ClusterError(f"{marker.topic}: {outcome.reason}", hint="look at the broker's log, then call again")
 
-    def send(self, records: Sequence[Outgoing], marker: Outgoing, done: Done) -> None:
+    def send(self, records: Sequence[Outgoing], marker: Outgoing | None, done: Done) -> None:
         """Produce the records and the marker in one transaction."""
 
         def run() -> None:
@@ -106,7 +106,8 @@ class TransactionSink:
         if producer is not None:
             producer.purge(blocking=False)
 
-    def _transaction(self, records: Sequence[Outgoing], marker: Outgoing) -> UnitOutcome:
+    def _transaction(self, records: Sequence[Outgoing], marker: Outgoing | None) -> UnitOutcome:
+        assert marker is not None
         producer = self._producer
         every = frozenset(range(len(records)))
         if producer is None:

@@ -1,6 +1,6 @@
-"""The errors of the client: whose fault each is, and what to do about it.
+"""Maps errors of the client to errors of the tree, and to refusals of a record or of its target.
 
-Invariant: an error that is not known here is nobody's fault: the unit is tried again, and nothing is given up for it.
+Invariant: an error that is not listed here is no refusal: the unit is tried again, and no record is given up for it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def client() -> Any:
 
 
 def made(make: Callable[..., Any], config: Mapping[str, Any], **more: Any) -> Any:
-    """Return a client with these settings; a forked child may forget it. Raises BadArgument for a wrong one."""
+    """Return a client with these settings; a fork does not break it (kept.py). Raises BadArgument for a wrong one."""
     login = _Login(config.get("error_cb", heard))
     try:
         _logins[one := keepable(make, {**config, "error_cb": login}, **more)] = login
@@ -51,15 +51,15 @@ _SETTINGS = "CONFIGURATION.md of librdkafka lists them"
 
 
 def heard(error: KafkaError) -> None:
-    """Log what a client says of its connections."""
+    """Log an error of a client's connections."""
     client_log.log(logging.ERROR if error.fatal() else logging.WARNING, "%s", error.str())
 
 
 class _Login:
-    """Passes on what a client says of its connections, and keeps why the brokers refused its user.
+    """Forwards errors of a client's connections, and remembers a rejected login.
 
-    A question of such a client ends as if no broker answered. "Local:" marks what is no answer of a broker: a
-    connection that ended meanwhile.
+    librdkafka reports a rejected login as "no broker answered", so callers ask here for the real reason. An error with
+    "Local:" is no answer of a broker: the connection ended.
     """
 
     refused = ""
@@ -146,7 +146,7 @@ def error_of(exc: BaseException) -> KafkaError:
 
 
 def end_of(future: Any) -> Event:
-    """Return what is set at the end of a future, to be waited for in its place: Ctrl-C in its own wait loses a lock."""
+    """Return an event that is set when a future ends. Wait for this one: Ctrl-C in a future's own wait loses a lock."""
     ended = Event()
     future.add_done_callback(lambda _: ended.set())
     return ended

@@ -3,5 +3,5 @@
 All records of one topic wait equally long, so the one at the head of a partition is due first. A module imports only
 from those to its left:
 
-    naming seam | queue | loop | metrics | service
+    naming | queue | loop | metrics | service
 """

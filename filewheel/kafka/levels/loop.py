@@ -1,6 +1,6 @@
-"""The loop of the levels: one thread reads, waits for the heads, sends, and commits.
+"""The loop of the levels: one thread reads, fires the heads of the queues, and commits.
 
-Owns the queues of the partitions of this member. Outcomes come in from the thread of the producer through one queue.
+Owns the queues of the partitions of this member. Their firings, and the loop that fires them, are those of a node.
 Invariant: an offset is committed after every record before it was confirmed. A partition that another member may own
 is neither sent from nor committed any more.
 """
@@ -8,16 +8,21 @@ is neither sent from nor committed any more.
 from __future__ import annotations
 
 import logging
-import queue
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
-from filewheel.env import Clock
+from filewheel.env import Clock, Event
+from filewheel.errors import FilewheelError
 from filewheel.kafka.levels.naming import Level
-from filewheel.kafka.levels.queue import LevelQueue, QueueStage
-from filewheel.kafka.levels.seam import LevelListener, LevelSink, LevelSource
+from filewheel.kafka.levels.queue import LevelQueue
+from filewheel.kafka.node.fire import PartitionFiring
+from filewheel.kafka.node.loop import FireLoop
 from filewheel.kafka.node.rules import Rules
-from filewheel.kafka.node.transport import Place, UnitOutcome
-from filewheel.kafka.records.record import Record
+from filewheel.kafka.node.tally import NodeCounters
+from filewheel.kafka.node.transport import BEGINNING, Listener, Place, RecordSource, Sink, UnitOutcome
+from filewheel.kafka.partition.marker import NO_MARKER
 from filewheel.message import US_PER_S
 
 log = logging.getLogger("filewheel.kafka")
@@ -34,29 +39,47 @@ DRAIN_S = 5.0
 """How long a partition that goes away may wait for the outcome of its unit."""
 
 
+@dataclass(slots=True)
+class LevelPartition:
+    """One partition of this member."""
+
+    queue: LevelQueue
+    firing: PartitionFiring
+
+    @property
+    def first_due_us(self) -> int | None:
+        """The due of the first record that is not confirmed."""
+        in_hand_us = self.firing.first_due_us
+        return self.queue.next_due_us() if in_hand_us is None else in_hand_us
+
+
 class LevelLoop:
     """The partitions of this member. All calls come from one thread."""
 
     def __init__(
         self,
-        source: Callable[[LevelListener], LevelSource],
-        sender: LevelSink,
+        source: Callable[[Listener[Place]], RecordSource[Place]],
+        sink: Callable[[], Sink],
         levels: Mapping[str, tuple[Level, Rules]],
+        ids: Mapping[str, str],
         clock: Clock,
     ) -> None:
-        """Join the group. `levels` has the level and the rules of each topic."""
-        self._sender = sender
+        """Join the group. `levels` has the level and the rules of each topic, `ids` the cluster's id of each."""
+        self._sink = sink
         self._levels = levels
+        self._ids = ids
         self._clock = clock
-        self._outcomes: queue.SimpleQueue[tuple[LevelQueue, UnitOutcome]] = queue.SimpleQueue()
-        self.queues: dict[Place, LevelQueue] = {}
+        self._tally = NodeCounters(clock=clock)
+        self._lock = threading.RLock()
+        self.fire = FireLoop(clock, failed=self._failed, stopped=self._sink_finished)
+        self.coming: set[Place] = set()
+        """Assigned partitions whose committed offset is not known yet."""
+        self.partitions: dict[Place, LevelPartition] = {}
         self.gaps = dict.fromkeys(levels, 0)
         """How often records were deleted before they were read, by topic."""
         self.forwarded = dict.fromkeys(levels, 0)
         """Records that were confirmed, by topic: of partitions that went away, too."""
         self.turns = 0
-        self._said: set[str] = set()
-        """Refusals of targets that the log has."""
         self._committed: dict[Place, int] = {}
         self._commit_us = clock.steady_us()
         self._source = source(self)
@@ -64,122 +87,123 @@ class LevelLoop:
     # The listener.
 
     def assigned(self, places: Sequence[Place]) -> None:
-        """Begin with these partitions."""
-        for place in places:
-            level, rules = self._levels[place[0]]
-            self.queues[place] = LevelQueue(*place, level.delay_ms, rules)
-            log.info("%s [%d]: this node forwards it", *place)
+        """Note partitions that are ours: they begin once their committed offsets are known."""
+        self.coming.update(places)
 
     def revoked(self, places: Sequence[Place]) -> None:
         """Wait for the units of these partitions, commit what is done, and let them go."""
-        leaving = {place: self.queues[place] for place in places if place in self.queues}
-        self._drain(leaving.values())  # mutant: kafka-level-undrained
+        leaving = [place for place in places if place in self.partitions]
+        self._drain([self.fire.drain(place) for place in leaving])  # mutant: kafka-level-undrained
         self._commit(leaving, wait=True)
         self.lost(places)
 
     def lost(self, places: Sequence[Place]) -> None:
         """Let partitions go: another member forwards them again from what was committed."""
         for place in places:
-            if self.queues.pop(place, None) is not None:
-                log.info("%s [%d]: this node forwards it no more", *place)
+            self.coming.discard(place)
             self._committed.pop(place, None)
+            gone = self.partitions.pop(place, None)
+            if gone is not None:
+                gone.firing.sink.close()
+                self.fire.drop(place)
+                log.info("%s [%d]: this node forwards it no more", *place)
 
     # The turns.
 
     def step(self, timeout_s: float = POLL_S) -> bool:
         """Take one turn: read, send what is due, take in outcomes, commit. Return whether anything was done."""
-        polled = self._source.poll(POLL, min(timeout_s, self._until_next_s()))
+        if any(one.firing.is_sending for one in self.partitions.values()):
+            timeout_s = min(timeout_s, SENDING_S)
+        polled = self._source.poll(POLL, min(timeout_s, self.fire.until_next_s()))
         for error in polled.errors:
             log.warning("%s", error)
         self.turns += 1
         for place in polled.gone:
             self.gaps[place[0]] += 1
             log.error("%s [%d]: its log was deleted before it was forwarded; a longer retention keeps it", *place)
-        self._add(polled.records)
+            self._source.start(place, BEGINNING)
+        for place, records in polled.records.items():
+            self.partitions[place].queue.add(records)
+            self.fire.wake(place)
         for place, end in polled.ends.items():
-            if place in self.queues:
-                self.queues[place].read_to = end
-        did = self._take_outcomes() or bool(polled.records)
-        did = self._send() or did
+            self.partitions[place].queue.ingested = end
+        did = self._start_coming() or bool(polled.records)
+        did = self.fire.step() or did
         self._balance()
         if self._clock.steady_us() - self._commit_us >= COMMIT_S * US_PER_S:
             self._commit_us = self._clock.steady_us()
-            self._commit(self.queues, wait=False)
+            self._commit(self.partitions, wait=False)
         return did
 
     def close(self) -> None:
         """Wait for the units under way, commit, and leave the group."""
         self._source.close()
 
-    def _add(self, records: Sequence[tuple[str, Record]]) -> None:
-        batches: dict[Place, list[Record]] = {}
-        for topic, record in records:
-            batches.setdefault((topic, record.partition), []).append(record)
-        for place, batch in batches.items():
-            if place in self.queues:
-                self.queues[place].add(batch)
+    def _start_coming(self) -> bool:
+        """Begin with the partitions whose committed offsets the group says; return whether it said any.
 
-    def _send(self) -> bool:
-        now_us, steady_us = self._clock.now_us(), self._clock.steady_us()
-        did = False
-        for one in self.queues.values():
-            records = one.take(UNIT, now_us, steady_us)
-            if records:
-                did = True
-                self._sender.send(records, lambda outcome, one=one: self._outcomes.put((one, outcome)))  # type: ignore[misc]
-        return did
+        Without one, a partition begins at its first record.
+        """
+        found = self._source.committed(list(self.coming)) if self.coming else None
+        for place, position in (found or {}).items():
+            level, rules = self._levels[place[0]]
+            queue = LevelQueue(level.delay_ms, rules, partial(self._count, place[0]))
+            self._begin(place, queue)
+            offset, topic_id = position or (BEGINNING, "")
+            # An offset of a topic that was deleted says nothing of the next one with its name.
+            self._source.start(place, offset if topic_id in ("", self._ids[place[0]]) else BEGINNING)
+            self.coming.discard(place)
+            log.info("%s [%d]: this node forwards it", *place)
+        return bool(found)
 
-    def _take_outcomes(self) -> bool:
-        did = False
-        while True:
-            try:
-                one, outcome = self._outcomes.get_nowait()
-            except queue.Empty:
-                return did
-            did = True
-            self._end(one, outcome)
+    def _begin(self, place: Place, queue: LevelQueue) -> None:
+        """Fire a queue through a new sink."""
+        firing = PartitionFiring(
+            place[1],
+            queue,
+            self._sink(),
+            NO_MARKER,
+            self._levels[place[0]][1],
+            lock=self._lock,
+            limit=UNIT,
+            done=self.fire.outcome,
+            tally=self._tally,
+            key=place,
+        )
+        self.partitions[place] = LevelPartition(queue, firing)
+        self.fire.add(firing)
 
-    def _end(self, one: LevelQueue, outcome: UnitOutcome) -> None:
-        before = one.forwarded
-        one.ended(outcome, self._clock.now_us(), self._clock.steady_us())
-        self.forwarded[one.topic] += one.forwarded - before
-        if outcome.refused and one.reason not in self._said:
-            self._said.add(one.reason)
-            log.warning("target %s", one.reason)
+    def _count(self, topic: str, records: int) -> None:
+        self.forwarded[topic] += records
+
+    def _sink_finished(self, place: Place, outcome: UnitOutcome) -> None:
+        log.warning("%s [%d]: %s (%s)", *place, outcome.end.value, outcome.reason)
+        if place in self.partitions:
+            self._begin(place, self.partitions[place].queue)
+
+    def _failed(self, place: Place, exc: FilewheelError) -> None:
+        raise exc
 
     def _balance(self) -> None:
-        for place, one in self.queues.items():
-            if one.is_long and not one.is_paused:
+        for place, one in self.partitions.items():
+            queue = one.queue
+            if queue.is_long and not queue.is_paused:
                 self._source.pause(place)
-                one.is_paused = True
-            elif one.is_paused and one.is_short:
+                queue.is_paused = True
+            elif queue.is_paused and queue.is_short:
                 self._source.resume(place)
-                one.is_paused = False
+                queue.is_paused = False
 
-    def _commit(self, queues: Mapping[Place, LevelQueue], *, wait: bool) -> None:
-        offsets = {
-            place: one.done
-            for place, one in queues.items()
-            if one.done is not None and one.done != self._committed.get(place)
-        }
+    def _commit(self, places: Collection[Place], *, wait: bool) -> None:
+        done = {place: self.partitions[place].queue.done for place in places}
+        offsets = {p: offset for p, offset in done.items() if offset is not None and offset != self._committed.get(p)}
         if offsets:
-            self._source.commit(offsets, wait=wait)
+            self._source.commit({p: (offset, self._ids[p[0]]) for p, offset in offsets.items()}, wait=wait)
             self._committed.update(offsets)
 
-    def _drain(self, queues: Collection[LevelQueue]) -> None:
+    def _drain(self, events: Collection[Event]) -> None:
         """Wait until no unit of these is under way. One that is not confirmed in time is forwarded again."""
         for _ in range(round(DRAIN_S / SENDING_S)):
-            if not any(one.stage is QueueStage.SENDING for one in queues):
+            self.fire.step(SENDING_S)
+            if all(event.is_set() for event in events):
                 return
-            try:
-                one, outcome = self._outcomes.get(timeout=SENDING_S)
-            except queue.Empty:
-                continue
-            self._end(one, outcome)
-
-    def _until_next_s(self) -> float:
-        now_us, steady_us = self._clock.now_us(), self._clock.steady_us()
-        waits = [wait for one in self.queues.values() if (wait := one.next_us(now_us, steady_us)) is not None]
-        if any(one.stage is QueueStage.SENDING for one in self.queues.values()):
-            waits.append(round(SENDING_S * US_PER_S))
-        return min(waits, default=round(POLL_S * US_PER_S)) / US_PER_S

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from filewheel.kafka.levels.loop import LevelLoop
-from filewheel.kafka.levels.queue import LevelQueue, QueueStage
+from filewheel.kafka.levels.loop import LevelLoop, LevelPartition
+from filewheel.kafka.node.fire import FiringStage
 from filewheel.kafka.node.meters import LEVEL_METERS
 from filewheel.message import US_PER_S
 from filewheel.metrics.prometheus import Family, Sample
@@ -16,18 +16,21 @@ from filewheel.metrics.prometheus import Family, Sample
 
 def families_of(loop: LevelLoop, names: Mapping[str, str], now_us: int) -> list[Family]:
     """Return the metrics of a loop; `names` has the level of each topic."""
-    queues = list(loop.queues.values())
+    found = loop.partitions.copy()
 
-    def by_topic(value: Callable[[LevelQueue], float], join: Callable[[list[float]], float] = sum) -> dict[str, float]:
-        return {topic: join([value(one) for one in queues if one.topic == topic] or [0]) for topic in names}
+    def by_topic(
+        value: Callable[[LevelPartition], float], join: Callable[[list[float]], float] = sum
+    ) -> dict[str, float]:
+        values = {topic: [value(one) for place, one in found.items() if place[0] == topic] for topic in names}
+        return {topic: join(each or [0]) for topic, each in values.items()}
 
     values: dict[str, Mapping[str, float]] = {
         "level_forwarded_total": loop.forwarded,
-        "level_read": by_topic(lambda one: one.waiting),
-        "level_late_seconds": by_topic(lambda one: max(one.late_us, 0) / US_PER_S, max),
+        "level_read": by_topic(lambda one: one.queue.waiting),
+        "level_late_seconds": by_topic(lambda one: max(one.firing.counts.late_us, 0) / US_PER_S, max),
         "level_overdue_seconds": by_topic(lambda one: max(now_us - (one.first_due_us or now_us), 0) / US_PER_S, max),
         "level_partitions": by_topic(lambda one: 1),
-        "level_partitions_stalled": by_topic(lambda one: one.stage is QueueStage.BACKING_OFF),
+        "level_partitions_stalled": by_topic(lambda one: one.firing.stage is FiringStage.BACKING_OFF),
         "level_gaps_total": loop.gaps,
     }
     families = []

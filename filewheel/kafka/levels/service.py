@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from filewheel.env import SYSTEM_CLOCK, Clock, Event
 from filewheel.errors import BadArgument, WrongSource, anew
-from filewheel.kafka.levels.loop import LevelLoop
+from filewheel.kafka.levels.loop import LevelLoop, LevelPartition
 from filewheel.kafka.levels.metrics import families_of
 from filewheel.kafka.levels.naming import Level
-from filewheel.kafka.levels.queue import QueueStage
-from filewheel.kafka.levels.seam import LevelListener, LevelSink, LevelSource
+from filewheel.kafka.node.fire import FiringStage
 from filewheel.kafka.node.health import NodeHealth, Problem
 from filewheel.kafka.node.rules import Rules
 from filewheel.kafka.node.topic_look import ReadTopics, TopicLook
-from filewheel.kafka.node.transport import Place
+from filewheel.kafka.node.transport import Listener, Place, RecordSource, Sink
 from filewheel.kafka.node.watchdog import Unit
 from filewheel.message import US_PER_S
 from filewheel.metrics.prometheus import Family
@@ -33,8 +31,12 @@ class LevelTransport(ReadTopics, Protocol):
     def check(self) -> None:
         """Raise NoBroker, MissingTopic or NotAllowed, with the next command to try, unless all topics are there."""
 
-    def source(self, listener: LevelListener, ids: Mapping[str, str]) -> LevelSource: ...
-    def sender(self) -> LevelSink: ...
+    def source(self, listener: Listener[Place]) -> RecordSource[Place]: ...
+    def sink(self) -> Sink:
+        """Return the way out of one partition."""
+
+    def close(self) -> None:
+        """Wait some seconds for what was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,8 @@ class LevelService:
             raise BadArgument("a service runs once", hint="make another one")
         self._transport.check()
         ids = self._transport.ids()
-        sender = self._transport.sender()
         try:
-            source = partial(self._transport.source, ids=ids)
-            loop = LevelLoop(source, sender, self._levels, self._clock)
+            loop = LevelLoop(self._transport.source, self._transport.sink, self._levels, ids, self._clock)
             look = self.watch(loop, ids)
             look.start()
             try:
@@ -91,7 +91,7 @@ class LevelService:
                 loop.close()
                 look.end()
         finally:
-            sender.close()
+            self._transport.close()
         if self._failure is not None:
             raise anew(self._failure)
 
@@ -99,7 +99,7 @@ class LevelService:
         """Serve with this loop; return what looks at it. `ids`: the cluster's id of each topic."""
         self._loop = loop
         self._look = TopicLook(
-            self._transport, ids, lambda: list(loop.queues), self._units, self._made_anew, self._clock
+            self._transport, ids, lambda: list(loop.partitions), self._units, self._made_anew, self._clock
         )
         return self._look
 
@@ -118,36 +118,41 @@ class LevelService:
 
     def health(self) -> NodeHealth:
         """Return what is wrong with this node now. From any thread."""
-        queues = {} if self._loop is None else self._loop.queues.copy()
-        held = [one for _, one in sorted(queues.items()) if one.stage is QueueStage.BACKING_OFF]
-        stalled = [Problem("target", "warning", f"{one.topic}: {one.reason}", one.partition) for one in held]
-        return NodeHealth([*stalled, *([] if self._look is None else self._look.watchdog.look())])
+        steady_us = self._clock.steady_us()
+        refusing = [
+            Problem("target", "warning", f"{topic}: target {target} refuses records: {why}", number)
+            for (topic, number), one in self._partitions()
+            for target, why in one.firing.refusals(steady_us)
+        ]
+        return NodeHealth([*refusing, *([] if self._look is None else self._look.watchdog.look())])
+
+    def _partitions(self) -> list[tuple[Place, LevelPartition]]:
+        return [] if self._loop is None else sorted(self._loop.partitions.copy().items(), key=lambda item: item[0])
 
     def _units(self, ends: Mapping[Place, int]) -> Iterator[Unit]:
         if self._loop is None:
             return
         yield Unit("the loop made no turn", self._loop.turns, "")
         now_us = self._clock.now_us()
-        for place, one in sorted(self._loop.queues.copy().items()):
-            name, end = f"{place[0]} [{place[1]}]", ends.get(place)
-            has_read = one.is_paused or end in (None, one.read_to)
-            why = None if has_read else f"it was read up to offset {one.read_to}, and ends at {end}"
-            yield Unit(f"{name} was not read", one.read_to, why, place[1])
-            is_late = one.first_due_us is not None and one.first_due_us <= now_us
-            waits_for = one.reason or "records are due"
-            yield Unit(f"{name} was not forwarded", one.done, waits_for if is_late else None, place[1])
+        for topic, number in sorted(self._loop.coming.copy()):
+            yield Unit(f"{topic} [{number}] was not read", None, "the group does not say where to begin", number)
+        for (topic, number), one in self._partitions():
+            queue, end = one.queue, ends.get((topic, number))
+            has_read = queue.is_paused or end in (None, queue.ingested)
+            why = None if has_read else f"it was read up to offset {queue.ingested}, and ends at {end}"
+            yield Unit(f"{topic} [{number}] was not read", queue.ingested, why, number)
+            yield Unit(f"{topic} [{number}] was not forwarded", queue.done, one.firing.waits_for(now_us), number)
 
     def status(self) -> Sequence[LevelStatus]:
         """Return what each partition of this node does."""
-        queues = {} if self._loop is None else dict(self._loop.queues)
         return [
             LevelStatus(
                 topic,
-                partition,
-                one.waiting,
-                one.forwarded,
-                max(one.late_us, 0) / US_PER_S,
-                one.reason if one.stage is QueueStage.BACKING_OFF else "",
+                number,
+                one.queue.waiting,
+                one.firing.counts.fired,
+                max(one.firing.counts.late_us, 0) / US_PER_S,
+                one.firing.reason if one.firing.stage is FiringStage.BACKING_OFF else "",
             )
-            for (topic, partition), one in sorted(queues.items())
+            for (topic, number), one in self._partitions()
         ]

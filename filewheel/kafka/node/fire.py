@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from filewheel.kafka.node.tally import NodeCounters
 from filewheel.kafka.node.transport import End, Refusal, Sink, UnitOutcome
-from filewheel.kafka.partition.marker import Marker
+from filewheel.kafka.partition.marker import NO_MARKER, Marker
 from filewheel.kafka.records.last_read import LastRead
 from filewheel.kafka.records.record import Outgoing
 from filewheel.message import ID_BYTES, LOW_BITS, Message, due_of
@@ -137,10 +137,13 @@ class PartitionFiring:
         *,
         lock: threading.RLock,
         limit: int,
-        done: Callable[[int, Sink, UnitOutcome], None],
+        done: Callable[[Any, Sink, UnitOutcome], None],
         tally: NodeCounters | None = None,
+        key: Any = None,
     ) -> None:
+        """`key` is what the fire loop knows it by; default: the partition."""
         self.partition = partition
+        self.key = partition if key is None else key
         self.wheel = wheel
         self.sink = sink
         self.marker = marker
@@ -318,12 +321,13 @@ class PartitionFiring:
         unit.sent = unit.left
         # `low` as it is once the unit is in the log: retention may delete the unit before there is another.
         low = self.wheel.low(unit.chunk)  # mutant: kafka-low-of-the-unit
-        marker = self._rendering.marker(self.partition, unit.marker.with_low(low))
+        is_published = unit.marker is not NO_MARKER
+        marker = self._rendering.marker(self.partition, unit.marker.with_low(low)) if is_published else None
         sink = self.sink
         sink.send(
             [unit.records[n] for n in unit.left],
             marker,
-            lambda outcome: self._done(self.partition, sink, outcome),
+            lambda outcome: self._done(self.key, sink, outcome),
         )
 
     def _delivered(self, unit: _Unit, now_us: int) -> None:

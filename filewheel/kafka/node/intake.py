@@ -71,16 +71,13 @@ class Intake:
 
     # The thread of the poll.
 
-    def put(self, polled: Polled) -> None:
+    def put(self, polled: Polled[int]) -> None:
         """Queue what a poll brought."""
-        batches: dict[int, list[Record]] = {}
-        for record in polled.records:
-            batches.setdefault(record.partition, []).append(record)
-        for partition, records in batches.items():
+        for partition, records in polled.records.items():
             # Before its records: no position and no marker may cover them without it.
             if partition in polled.last_read:  # mutant: kafka-epoch-behind
                 self._queue(partition, polled.last_read[partition], 0)
-            self._queue(partition, records, len(records))
+            self._queue(partition, list(records), len(records))
         for partition, offset in polled.ends.items():
             self._queue(partition, offset, 0)
 
@@ -94,7 +91,7 @@ class Intake:
             owned.queued_bytes += records_size(item)
         self._ready.put(owned)
 
-    def balance(self, source: RecordSource) -> None:
+    def balance(self, source: RecordSource[int]) -> None:
         """Pause the partitions whose queues are long, and resume those whose queues are short again."""
         for owned in list(self._owner.owned.values()):
             if not owned.is_reading:

@@ -11,6 +11,7 @@ import heapq
 import logging
 import queue
 from collections.abc import Callable
+from typing import Any
 
 from filewheel.env import Clock, Event
 from filewheel.errors import FilewheelError, WheelFull
@@ -28,18 +29,18 @@ HELD_US = 1_000_000
 NEAR_US = 200
 """A time this near to the noted one is the noted one."""
 
-Failed = Callable[[int, FilewheelError], None]
+Failed = Callable[[Any, FilewheelError], None]
 
 
 class FireLoop:
-    """Fires the partitions that were added. `run` is its thread; tests call `step` instead."""
+    """Fires the partitions that were added, each by its key. `run` is its thread; levels and tests call `step`."""
 
     def __init__(
         self,
         clock: Clock,
         *,
         failed: Failed,
-        stopped: Callable[[int, UnitOutcome], None],
+        stopped: Callable[[Any, UnitOutcome], None],
         may_fire: Callable[[], bool] = lambda: True,
     ) -> None:
         self._clock = clock
@@ -50,11 +51,11 @@ class FireLoop:
         self._may_fire = may_fire
         """Says whether the clock can be believed."""
         self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._firings: dict[int, PartitionFiring] = {}
-        self._draining: dict[int, Event] = {}
-        self._times: list[tuple[int, int]] = []
+        self._firings: dict[Any, PartitionFiring] = {}
+        self._draining: dict[Any, Event] = {}
+        self._times: list[tuple[int, Any]] = []
         """(steady time, partition), a heap; only an entry that is also in `_next` counts."""
-        self._next: dict[int, int] = {}
+        self._next: dict[Any, int] = {}
         """The steady time at which each partition is asked again."""
         self._skew_us = clock.now_us() - clock.steady_us()
         self._ended = False
@@ -66,7 +67,7 @@ class FireLoop:
         """Run a call on the loop's thread, soon."""
         self._inbox.put(call)
 
-    def outcome(self, partition: int, sink: Sink, outcome: UnitOutcome) -> None:
+    def outcome(self, partition: Any, sink: Sink, outcome: UnitOutcome) -> None:
         """Report the outcome of a unit."""
         self.post(lambda: self._ended_unit(partition, sink, outcome))
 
@@ -74,17 +75,17 @@ class FireLoop:
         """Fire this partition from now on."""
         self.post(lambda: self._add(firing))
 
-    def wake(self, partition: int) -> None:
+    def wake(self, partition: Any) -> None:
         """Ask this partition again: messages were taken in."""
         self.post(lambda: self._step(partition))
 
-    def drain(self, partition: int) -> Event:
+    def drain(self, partition: Any) -> Event:
         """Begin no unit of this partition any more; the event is set when none is under way."""
         event = Event()
         self.post(lambda: self._drain(partition, event))
         return event
 
-    def drop(self, partition: int) -> Event:
+    def drop(self, partition: Any) -> Event:
         """Forget this partition at once, and give back its unit; the event is set when that is done."""
         event = Event()
         self.post(lambda: self._drop(partition, event))
@@ -104,7 +105,7 @@ class FireLoop:
     def step(self, timeout_s: float = 0.0) -> bool:
         """Serve the queue and what is due; wait for at most `timeout_s`. Return whether anything was done."""
         self.turns += 1
-        wait_s = min(timeout_s, self._until_next_s())
+        wait_s = min(timeout_s, self.until_next_s())
         did = False
         try:
             call = self._inbox.get(timeout=wait_s) if wait_s > 0 else self._inbox.get_nowait()
@@ -131,14 +132,15 @@ class FireLoop:
             for firing in self._firings.values():
                 self._note(firing)
 
-    def _until_next_s(self) -> float:
+    def until_next_s(self) -> float:
+        """Return how long nothing is due."""
         return max(self._times[0][0] - self._clock.steady_us(), 0) / 1e6 if self._times else LONGEST_SLEEP_S
 
     def _add(self, firing: PartitionFiring) -> None:
-        self._firings[firing.partition] = firing
-        self._step(firing.partition)
+        self._firings[firing.key] = firing
+        self._step(firing.key)
 
-    def _step(self, partition: int) -> bool:
+    def _step(self, partition: Any) -> bool:
         """Let a firing begin what is due, and note when to ask again."""
         firing = self._firings.get(partition)
         if firing is None:
@@ -166,15 +168,15 @@ class FireLoop:
         wait = firing.next_us(steady, self._clock.now_us())
         if wait is None:
             return
-        self._note_at(firing.partition, steady + wait)
+        self._note_at(firing.key, steady + wait)
 
-    def _note_at(self, partition: int, steady_us: int) -> None:
+    def _note_at(self, partition: Any, steady_us: int) -> None:
         noted = self._next.get(partition)
         if noted is None or steady_us < noted - NEAR_US:
             self._next[partition] = steady_us
             heapq.heappush(self._times, (steady_us, partition))
 
-    def _ended_unit(self, partition: int, sink: Sink, outcome: UnitOutcome) -> None:
+    def _ended_unit(self, partition: Any, sink: Sink, outcome: UnitOutcome) -> None:
         firing = self._firings.get(partition)
         if firing is None:
             return
@@ -191,11 +193,11 @@ class FireLoop:
         self._step(partition)
 
     def _give_up(self, firing: PartitionFiring, exc: FilewheelError) -> None:
-        self._firings.pop(firing.partition, None)
-        log.error("partition %d fires no more: %s", firing.partition, exc)
-        self._failed(firing.partition, exc)
+        self._firings.pop(firing.key, None)
+        log.error("partition %s fires no more: %s", firing.key, exc)
+        self._failed(firing.key, exc)
 
-    def _drain(self, partition: int, event: Event) -> None:
+    def _drain(self, partition: Any, event: Event) -> None:
         self._draining[partition] = event
         firing = self._firings.get(partition)
         if firing is None:
@@ -203,7 +205,7 @@ class FireLoop:
         else:
             self._finish_draining(partition, firing)
 
-    def _finish_draining(self, partition: int, firing: PartitionFiring) -> None:
+    def _finish_draining(self, partition: Any, firing: PartitionFiring) -> None:
         """End a firing that waits: one that backs off or has lost its sink gives its unit back."""
         if firing.is_sending:
             return
@@ -211,7 +213,7 @@ class FireLoop:
         del self._firings[partition]
         self._draining.pop(partition).set()
 
-    def _drop(self, partition: int, event: Event) -> None:
+    def _drop(self, partition: Any, event: Event) -> None:
         firing = self._firings.pop(partition, None)
         if firing is not None:
             firing.stop()

@@ -92,7 +92,7 @@ class Node:
         self.settings = settings
         self.tally = tally or NodeCounters(clock=clock)
         self._clock = clock
-        self._commands: deque[Callable[[RecordSource], None]] = deque()
+        self._commands: deque[Callable[[RecordSource[int]], None]] = deque()
         """Calls for the thread that owns the source."""
         self._timers: list[tuple[int, Callable[[], None]]] = []
         self._timers_lock = threading.Lock()
@@ -194,7 +194,7 @@ class Node:
         found = {o.partition: note_of(o, self.about, health, now_us) for o in list(self.owner.owned.values())}
         notes = {partition: (one[0], one[1].pack()) for partition, one in found.items() if one is not None}
 
-        def commit(source: RecordSource) -> None:
+        def commit(source: RecordSource[int]) -> None:
             # mutant: kafka-note-of-a-lost-partition
             source.commit({p: note for p, note in notes.items() if p in self.owner.owned})
 
@@ -243,7 +243,7 @@ class Node:
             self._timers.append((self._clock.steady_us() + round(wait_s * 1e6), call))
 
     def _start(self, partition: int, offset: int, epoch: int) -> None:
-        def start(source: RecordSource) -> None:
+        def start(source: RecordSource[int]) -> None:
             if partition in self.owner.owned:
                 source.start(partition, offset, epoch)
                 self.watch.hurry()
@@ -272,7 +272,7 @@ class Node:
         if owned.wheel is not None and owned.wheel.has_lost:
             self._later(REBUILD_S, lambda: self._commands.append(lambda source: self._rebuild(owned, source)))
 
-    def _rebuild(self, owned: Owned, source: RecordSource) -> None:
+    def _rebuild(self, owned: Owned, source: RecordSource[int]) -> None:
         """Take a partition over once more: its wheel lost records, and the log has them."""
         partition = owned.partition
         if self.owner.owned.get(partition) is owned:

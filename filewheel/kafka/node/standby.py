@@ -21,7 +21,6 @@ from filewheel.kafka.node.watch import LogFigures
 from filewheel.kafka.node.watchdog import Unit
 from filewheel.kafka.partition.marker import Marker
 from filewheel.kafka.records.last_read import NO_EPOCH, epoch_before
-from filewheel.kafka.records.record import Record
 
 log = logging.getLogger("filewheel.kafka")
 
@@ -174,11 +173,8 @@ class StandbyWheels:
             start = first
         wheel.advance(start)
 
-    def _take_in(self, polled: Polled) -> None:
-        batches: dict[int, list[Record]] = {}
-        for record in polled.records:
-            batches.setdefault(record.partition, []).append(record)
-        for partition, records in batches.items():
+    def _take_in(self, polled: Polled[int]) -> None:
+        for partition, records in polled.records.items():
             wheel = self._wheels.get(partition)
             if wheel is None:
                 continue

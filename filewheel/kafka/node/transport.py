@@ -9,16 +9,19 @@ and only a marker that is read after the next `Sink.open` decides it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from filewheel.kafka.records.last_read import NO_EPOCH, LastRead
 from filewheel.kafka.records.record import Outgoing, Record
 
 Place = tuple[str, int]
 """A topic's name, and the number of one of its partitions."""
+K = TypeVar("K", bound=Hashable)
+"""How a member of a group names its partitions: a number of its one topic, or a Place of several."""
+K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
 BEGINNING = -2
 """As an offset to start from: the first record that the log still holds."""
 
@@ -65,6 +68,19 @@ Done = Callable[[UnitOutcome], None]
 """Called once for each unit, on any thread. It must not block."""
 
 
+Positions = Mapping[int, tuple[int, str]]
+"""Partition → its committed offset, and the note beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCommit:
+    """What a transaction commits beside its records."""
+
+    positions: Positions
+    group: Callable[[], Any]
+    """Returns this member of the group with its generation of now, on any thread."""
+
+
 class Sink(Protocol):
     """The way out of one partition. One unit at a time."""
 
@@ -80,14 +96,30 @@ class Sink(Protocol):
     def publish(self, marker: Outgoing) -> None:
         """Put a marker into the log, alone, before the first unit. Waits for the cluster. Raises ClusterError."""
 
-    def send(self, records: Sequence[Outgoing], marker: Outgoing, done: Done) -> None:
+    def send(self, records: Sequence[Outgoing], marker: Outgoing | None, done: Done) -> None:
         """Produce the records, and the marker once each record is in the log; or all of them in one transaction.
 
-        Returns at once; `done` reports the outcome.
+        Returns at once; `done` reports the outcome. A unit without a marker ends with its records.
         """
 
     def close(self) -> None:
         """Drop the sink and what it has not sent yet. A unit under way is undecided; its `done` may not be called."""
+
+
+class CallSink(Protocol):
+    """The way out: records, and with exactly once the positions of the calls that they come from."""
+
+    exactly_once: bool
+    """Positions are committed by `send`, one unit at a time; not by the source."""
+
+    def send(self, records: Sequence[Outgoing], commit: GroupCommit | None, done: Done) -> None:
+        """Produce records; exactly once: in one transaction with the positions. Returns at once.
+
+        After UNDECIDED or FENCED the transaction is decided: the committed positions say how.
+        """
+
+    def close(self) -> None:
+        """Report nothing more."""
 
 
 class Markers(Protocol):
@@ -105,61 +137,74 @@ class Markers(Protocol):
     def close(self) -> None: ...
 
 
-class Listener(Protocol):
+class Listener(Protocol[K_contra]):
     """Learns which partitions this member of the group owns. Called on the thread that polls the source."""
 
-    def assigned(self, partitions: Sequence[int]) -> None:
+    def assigned(self, partitions: Sequence[K_contra]) -> None:
         """These partitions are ours from now on. Nothing is read from them until `RecordSource.start`."""
 
-    def revoked(self, partitions: Sequence[int]) -> None:
+    def revoked(self, partitions: Sequence[K_contra]) -> None:
         """These partitions go to another member when this returns."""
 
-    def lost(self, partitions: Sequence[int]) -> None:
+    def lost(self, partitions: Sequence[K_contra]) -> None:
         """These partitions may have another owner already."""
 
 
 @dataclass(frozen=True, slots=True)
-class Polled:
+class Polled(Generic[K]):
     """What one poll brought."""
 
-    records: Sequence[Record] = ()
-    """In the order of offsets within each partition."""
-    ends: Mapping[int, int] = field(default_factory=dict)
+    records: Mapping[K, Sequence[Record]] = field(default_factory=dict)
+    """By partition, in the order of offsets."""
+    ends: Mapping[K, int] = field(default_factory=dict)
     """Partitions whose end was reached, with the offset that the next record will have at least."""
-    gone: Sequence[int] = ()
+    gone: Sequence[K] = ()
     """Partitions whose next offset is not in the log any more, or whose log was cut before it."""
     errors: Sequence[str] = ()
     """Troubles that the client mends by itself; for the log."""
-    last_read: Mapping[int, LastRead] = field(default_factory=dict)
+    last_read: Mapping[K, LastRead] = field(default_factory=dict)
     """The last record of each partition in `records`; without one whose epoch is not known."""
 
 
-class RecordSource(Protocol):
-    """A member of the consumer group. All calls come from one thread."""
+class RecordSource(Protocol[K]):
+    """A member of a consumer group. All calls come from one thread."""
 
-    def poll(self, limit: int, timeout_s: float) -> Polled:
+    def poll(self, limit: int, timeout_s: float) -> Polled[K]:
         """Return up to `limit` records of the partitions that were started. Calls the listener.
 
         Raises ClusterError when the client cannot go on.
         """
 
-    def start(self, partition: int, offset: int, epoch: int = NO_EPOCH) -> None:
+    def committed(self, partitions: Sequence[K]) -> Mapping[K, tuple[int, str] | None] | None:
+        """Return the offsets that the group has, with their notes, after all transactions ended.
+
+        None when the group did not answer.
+        """
+
+    def start(self, partition: K, offset: int, epoch: int = NO_EPOCH) -> None:
         """Read an owned partition from exactly this offset on; `BEGINNING` is allowed.
 
         With the epoch of the last known record before it, the partition is `gone` when the log has that epoch only up
         to an earlier offset: it was cut, or it has records of later epochs in between.
         """
 
-    def stop(self, partition: int) -> None:
+    def stop(self, partition: K) -> None:
         """Return nothing more of an owned partition until it is started again."""
 
-    def pause(self, partition: int) -> None: ...
-    def resume(self, partition: int) -> None: ...
-    def commit(self, positions: Mapping[int, tuple[int, str]]) -> None:
-        """Tell the group how far each owned partition was taken in, with a note: for dashboards and `kafka status`.
+    def pause(self, partition: K) -> None:
+        """Fetch nothing of this partition; what was fetched already may still come."""
 
-        Does not wait, raises nothing.
+    def resume(self, partition: K) -> None:
+        """Fetch again."""
+
+    def commit(self, positions: Mapping[K, tuple[int, str]], *, wait: bool = False) -> None:
+        """Tell the group offsets of owned partitions, with their notes: in the background, or before it returns.
+
+        Raises nothing: a later poll reports a failure.
         """
+
+    def group(self) -> Any:
+        """Return this member and its generation, for a transaction that commits offsets."""
 
     def close(self) -> None:
         """Leave the group. Calls `Listener.revoked` for what is owned."""
@@ -174,7 +219,7 @@ class LogFollower(Protocol):
         A start is an offset and an epoch, as `RecordSource.start` takes them.
         """
 
-    def poll(self, limit: int, timeout_s: float) -> tuple[Polled, Sequence[tuple[int, bytes]]]:
+    def poll(self, limit: int, timeout_s: float) -> tuple[Polled[int], Sequence[tuple[int, bytes]]]:
         """Return records, and (partition, packed marker) pairs of committed markers in their order."""
 
     def close(self) -> None: ...
@@ -196,7 +241,7 @@ class Transport(Protocol):
     def check(self) -> Topics:
         """Return what the cluster has. Raises NoBroker, MissingTopic or NotAllowed, with the next command to try."""
 
-    def source(self, listener: Listener) -> RecordSource: ...
+    def source(self, listener: Listener[int]) -> RecordSource[int]: ...
     def sink(self, partition: int) -> Sink: ...
     def markers(self) -> Markers: ...
     def follower(self) -> LogFollower: ...

@@ -49,24 +49,9 @@ class Marker:
     """The last record, with its epoch, that the owner had read: the steps are true of logs that have it."""
 
     @property
-    def offset(self) -> int:
-        """The offset of the step with the largest id."""
-        return self.steps[0][0] if self.steps else 0
-
-    @property
     def id(self) -> bytes:
         """The largest id of a step; empty if there is none."""
         return self.steps[0][1] if self.steps else b""
-
-    @property
-    def open_offset(self) -> int:
-        """The offset of the last step, if there is more than one; else 0."""
-        return self.steps[-1][0] if self.is_open else 0
-
-    @property
-    def open_id(self) -> bytes:
-        """The id of the last step, if there is more than one; else empty."""
-        return self.steps[-1][1] if self.is_open else b""
 
     @property
     def is_open(self) -> bool:
@@ -193,6 +178,27 @@ class Marker:
             str(fields.get("delivery", "")),
             last_read,
         )
+
+
+class _NoMarker(Marker):
+    """The marker of a queue whose offsets the group keeps: it is not published, and stays as it is."""
+
+    __slots__ = ()
+
+    def is_full(self, ingested: int) -> bool:
+        """Return False."""
+        return False
+
+    def after_chunk(self, ingested: int, through: bytes) -> Marker:
+        """Return it."""
+        return self
+
+    def with_last_read(self, last_read: LastRead | None) -> Marker:
+        """Return it."""
+        return self
+
+
+NO_MARKER = _NoMarker()
 
 
 def _staircase(steps: Iterable[Step]) -> tuple[Step, ...]:

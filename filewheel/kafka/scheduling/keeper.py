@@ -169,8 +169,9 @@ class CallKeeper:
         self._start_coming()
         self._write()
         polled = self._source.poll(READ, min(timeout_s, POLL_S))
-        for record in polled.records:
-            self._take(record)
+        for records in polled.records.values():
+            for record in records:
+                self._take(record)
         for partition, end in polled.ends.items():
             if partition in self._partitions:
                 self._partitions[partition].advance(end)
@@ -265,7 +266,7 @@ class CallKeeper:
         positions = self._positions()
         if positions:
             self._committed.update(positions)
-            self._source.commit_positions(positions, wait=wait)
+            self._source.commit(positions, wait=wait)
 
     # -- the group (node/transport.py: Listener) ---------------------------------------------------------------
 

@@ -17,10 +17,9 @@ from functools import partial
 from typing import Any
 
 from filewheel.env import Clock
-from filewheel.kafka.node.transport import End, UnitOutcome
+from filewheel.kafka.node.transport import CallSink, End, GroupCommit, RecordSource, UnitOutcome
 from filewheel.kafka.records.record import Outgoing
 from filewheel.kafka.scheduling.progress import Committed, Progress, is_done
-from filewheel.kafka.scheduling.transport import CallSink, CallSource
 from filewheel.message import US_PER_S
 
 log = logging.getLogger("filewheel.kafka.scheduling")
@@ -104,7 +103,7 @@ class UnconfirmedEnds:
 
     def pump(
         self,
-        source: CallSource,
+        source: RecordSource[int],
         owned: Mapping[int, Progress],
         positions: Callable[[Sequence[Place]], dict[int, Committed]],
     ) -> None:
@@ -135,7 +134,8 @@ class UnconfirmedEnds:
     def _send(self, unit: list[_Ending], positions: Mapping[int, Committed]) -> None:
         self._sent.update(unit)
         records = [record for ending in unit for record in ending.records]
-        self._sink.send(records, positions, lambda: self._group, partial(self._answer, unit))
+        commit = GroupCommit(positions, lambda: self._group) if self.exactly_once else None
+        self._sink.send(records, commit, partial(self._answer, unit))
 
     def _answer(self, unit: list[_Ending], outcome: UnitOutcome) -> None:
         """Note an outcome. On any thread."""
@@ -176,7 +176,7 @@ class UnconfirmedEnds:
         ending.back_off_us = min(ending.back_off_us * 2, BACK_OFF_MAX_US)
         self._endings.append(ending)
 
-    def _decide(self, source: CallSource, owned: Mapping[int, Progress]) -> None:
+    def _decide(self, source: RecordSource[int], owned: Mapping[int, Progress]) -> None:
         """Ask the group how a transaction ended whose answer was lost: its positions are there, or they are not."""
         numbers = {progress: number for number, progress in owned.items()}
         found = source.committed(list(owned))
