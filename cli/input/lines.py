@@ -18,7 +18,7 @@ import click
 import msgpack
 
 from filewheel import BadArgument, MessageId
-from filewheel.tools.dump import parse_line
+from filewheel.tools.dump import is_last_line, parse_line
 
 from ..failure import Failure
 
@@ -130,10 +130,9 @@ def _ids_on_stdin() -> Iterator[MessageId]:
         if not text:
             continue
         try:
-            named = (
-                parse_object(text, number).get("id", "") if text.startswith(b"{") else text.decode("ascii", "replace")
-            )
-            yield MessageId.parse(str(named))
+            fields = parse_object(text, number) if text.startswith(b"{") else {"id": text.decode("ascii", "replace")}
+            if not is_last_line(fields):
+                yield MessageId.parse(str(fields.get("id", "")))
         except BadArgument as exc:
             what = exc.what if exc.what.startswith("line ") else f"line {number}: {exc.what}"
             raise BadArgument(what, hint=exc.hint) from None

@@ -14,9 +14,11 @@ from typing import Any
 
 from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged
+from filewheel.format.pauses import Pauses
 from filewheel.format.record import ID, readable_records, unpack_put
 from filewheel.laps.window import spans_of
 from filewheel.live.message_fields import schedule_fields
+from filewheel.live.pause_fields import held_fields
 from filewheel.lookup.snapshot import DEAD_FLOOR, Snapshot
 from filewheel.message import SCHEDULE
 from filewheel.schedules.definition import StoredSchedule, schedule_of
@@ -37,9 +39,10 @@ class Schedules:
     is_cut: bool = False
     """There are more."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, pauses: Pauses) -> dict[str, Any]:
         """Return all fields."""
-        return {"schedules": [_fields(stored) for stored in self.found], "cut": self.is_cut}
+        found = [_fields(stored) | held_fields(stored.occurrence, pauses) for stored in self.found]
+        return {"schedules": found, "cut": self.is_cut}
 
 
 def _fields(stored: StoredSchedule) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def load(
     for number, line in enumerate(lines, 1):
         if line.strip():
             fields = parse_line(line, number)
-            if is_whole := fields.keys() == {_COUNT}:
+            if is_whole := is_last_line(fields):
                 if fields[_COUNT] != count:
                     raise _cut_off(f"line {number} says {shown(fields[_COUNT])}", count)
                 count = 0  # another dump may follow
@@ -183,6 +183,11 @@ def _cut_off(what: str, count: int) -> BadArgument:
 def last_line(count: int) -> str:
     """Return the last line of a dump of so many messages."""
     return json.dumps({_COUNT: count})
+
+
+def is_last_line(fields: dict[str, Any]) -> bool:
+    """Return whether a line of a dump is its last one, which is no message."""
+    return fields.keys() == {_COUNT}
 
 
 def _loaded(fields: dict[str, Any], payload_bytes_max: int, ids: NewIds | None) -> Message:

@@ -114,6 +114,12 @@ def test_the_records_of_a_second_whose_file_is_missing_are_not_told_to_be_none(f
     assert f"and laps/{lap.name}, which may hold them, is missing" in fw("inspect", "slot", lost, code=12).err
 
 
+def test_a_dump_names_the_ids_of_its_messages_and_its_last_line_none(fw: Fw) -> None:
+    ids = fw.enqueue("--in", "1h", "--lines", stdin="a\nb")
+    assert fw("cancel", "-", stdin=fw("dump").out).lines == ids
+    assert "line 1: " in fw("cancel", "-", stdin='{"topic": "a"}\n', code=2).err
+
+
 def test_cancel_with_an_id_that_is_none_does_nothing_and_names_the_line(fw: Fw) -> None:
     (good,) = fw.enqueue("--in", "1h", "x")
     fw("cancel", good, "bogus", code=2)

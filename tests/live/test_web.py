@@ -576,6 +576,20 @@ def test_a_deal_beside_the_page_changes_no_count(filled: Path) -> None:
         assert client.get("/api/live")["stats"]["pending"] == before
 
 
+def test_a_schedule_says_what_pauses_it_and_why_it_waits(wheel_dir: Path) -> None:
+    scheduler = Scheduler(wheel_dir)
+    scheduler.schedule("nightly", 3600, "report")
+    scheduler.wheel.reschedule(key="filewheel.every:nightly", delay=0)
+    scheduler.drain()  # it has no such handler
+    scheduler.wheel.pause(topic="report")
+    with page(wheel_dir) as client:
+        (shown,) = client.get("/api/schedules")["schedules"]
+    assert "no handler is named 'report'" in shown["waits"]
+    assert shown["paused_by"] == ["topic report"]
+    scheduler.wheel.resume(topic="report")
+    scheduler.stop()
+
+
 def test_a_pause_needs_the_token_and_is_proposed_first(wheel_dir: Path) -> None:
     with Wheel(wheel_dir) as wheel, page(wheel_dir, token=TOKEN) as client:
         id_ = wheel.enqueue(b"x", delay=600, topic="mail")

@@ -20,7 +20,7 @@ from ...verb import verb
 def show(out: Output, name: str | None) -> None:
     """List the schedules, those of programs too, by their next times.
 
-    On a terminal of 110 columns or more it also shows how far away the next time is, and FROM: the program, or the
-    file, that the schedule comes from. Reads every pending message.
+    On a terminal of 110 columns or more it also shows how far away the next time is, and FROM: `program`, `run time`,
+    or the file that the schedule was loaded from. Reads every pending message.
     """
     list_schedules(out, name)

@@ -228,7 +228,7 @@ class WebPage:
 
     def _schedules(self, request: Request) -> Mapping[str, Any]:
         seen = self.view.schedules()
-        return seen.value.to_json() | self._age(seen.at_us, seen.took_us)
+        return seen.value.to_json(self._pauses()) | self._age(seen.at_us, seen.took_us)
 
     def _topics(self, request: Request) -> Mapping[str, Any]:
         seen = self.view.topics()

@@ -23,7 +23,7 @@ function messageRows(messages, dead, again) {
     const at = dead ? m.died_us : m.due_us;
     const more = [m.key ? el("span", { class: "dim" }, " key ", text(m.key)) : null, m.schedule ? el("span", { class: "dim" }, " schedule ", text(m.schedule)) : null];
     const about = dead ? [text(m.reason ?? ""), el("br"), el("span", { class: "dim" }, text(m.text))] : [text(m.text), ...more];
-    const state = dead ? "" : m.paused_by?.length ? "paused" : m.state === "running" ? "runs" : m.state === "claimed" ? m.state : "";
+    const state = dead ? "" : m.paused_by?.length ? "paused" : m.state === "running" ? "runs" : m.state === "claimed" ? m.state : m.waits ? "waits" : "";
     const time = state ? el("span", {}, when(at), " ", el("strong", {}, state)) : when(at);
     return [time, text(m.topic || m.schedule?.name || m.schedule || "(none)"), about, el("span", {}, link(m.id), " ", ...buttons(m, again))];
   });
@@ -141,7 +141,7 @@ export async function message(place, id) {
         ["Call", m.call ? text(m.call, "code") : null],
         ["Schedule", m.schedule ? text(`${m.schedule.name}${m.schedule.when ? `: ${m.schedule.when}` : ""}${m.schedule.tz ? ` in ${m.schedule.tz}` : ""}`) : null],
         ["State", state === "running" && run ? `runs for ${span(run.runs_s ?? 0)} in ${safe(run.where ?? "?")}` : state],
-        ["Paused by", held ? text(held.join(", ")) : null],
+        ["Paused by", held ? text(held.join(", ")) : null], ["Waits", m.waits ? text(m.waits) : null],
         ["Try", m.died ? null : String(m.attempt + 1)], ["Enqueued", when(m.enqueued_us)],
       ]),
       el("div", { class: "bar" }, state === "running" ? buttons({ ...m, runs: true }, again) : [], buttons(m, again)),
@@ -209,9 +209,11 @@ export async function schedules(place) {
   place.replaceChildren(el("h2", {}, "Schedules"), el("p", { class: "dim" }, "looking through the wheel"));
   try {
     const found = await get("api/schedules");
+    const next = (s, state) => state ? el("span", {}, when(s.next_us), " ", el("strong", {}, state)) : when(s.next_us);
     const rows = found.schedules.map((s) => [
-      text(s.name), [text(s.when), s.tz ? el("span", { class: "dim" }, " ", text(s.tz)) : null], when(s.next_us), text(s.handler),
-      `missed: ${s.missed}; ${s.declared ? "declared in a program" : "started at run time"}`,
+      text(s.name), [text(s.when), s.tz ? el("span", { class: "dim" }, " ", text(s.tz)) : null],
+      next(s, s.paused_by?.length ? "paused" : s.waits ? "waits" : ""), text(s.handler),
+      [`missed: ${s.missed}; ${s.declared ? "declared in a program" : "started at run time"}`, s.waits ? el("span", { class: "dim" }, " ", text(s.waits)) : null],
       el("span", {}, link(s.id), " ", ...buttons({ id: s.id }, () => schedules(place)), pauseButton(s.name)),
     ]);
     const words = `${count(found.schedules.length, "schedule")}${found.cut ? " and more" : ""}; ${counted(found)}`;
