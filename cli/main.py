@@ -61,6 +61,7 @@ VERBS = (
     "promote",
     "rejoin",
     "restore",
+    "copy-server",
     "kafka",
     "timers",
     "demo",
@@ -82,6 +83,7 @@ _SHORT = {
     "top": "Watch the wheel on a terminal, and act on messages.",
     "serve": "Show the wheel as a web page.",
     "rejoin": "Make a former primary a backup of the new one.",
+    "copy-server": "Serve a backup to a replicator on another machine.",
     "kafka": "Delay messages of Kafka, or call handlers for them.",
     "timers": "Draw timers that live in memory.",
     "doctor": "Describe installation, disk and wheel for an issue.",
@@ -111,7 +113,7 @@ class Root(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command = importlib.import_module(f".commands.{cmd_name}", __package__).command
+        command = importlib.import_module(f".commands.{cmd_name.replace('-', '_')}", __package__).command
         assert isinstance(command, click.Command)
         command.short_help = _SHORT.get(cmd_name, command.short_help)
         return command

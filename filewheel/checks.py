@@ -72,7 +72,7 @@ def check_path(path: str | os.PathLike[str]) -> str:
         raise BadArgument(f"a path is a str or a PathLike, not {shown(path)}") from None
     except UnicodeEncodeError:
         raise BadArgument(f"the path {shown(path)} is not valid Unicode") from None
-    if scheme_of(where):
+    if "://" in where and scheme_of(where):
         return where
     with contextlib.suppress(FileNotFoundError):
         return os.path.abspath(where)

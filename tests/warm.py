@@ -27,7 +27,20 @@ from collections.abc import Iterator, Sequence
 from cli.main import VERBS, main
 from tests.support import REPO
 
-OWN = ("run", "work", "replicate", "promote", "serve", "top", "demo", "bench", "kafka", "timers", "doctor")
+OWN = (
+    "run",
+    "work",
+    "replicate",
+    "promote",
+    "serve",
+    "top",
+    "demo",
+    "bench",
+    "kafka",
+    "timers",
+    "doctor",
+    "copy-server",
+)
 """Verbs that are processes of their own: they run on, start others, or say what process they are."""
 
 CLIENT = """#!{python} -IS

@@ -294,6 +294,11 @@ def _ways(troubled: list[MemberStatus], primary: str) -> list[str]:
         back = f"`filewheel -C {path} rejoin`" if one.member.state == "fenced" else ""
         if one.is_broken and not back:
             ways.append(one.member.copied_anew(primary))
+        elif one.member.is_far and not one.reachable:
+            ways.append(
+                f"`filewheel -C {quote(primary)} replicate --once` tries it now, and says what to do; if it is lost, "
+                f"`filewheel -C {quote(primary)} backup remove {path}`"
+            )
         elif not one.reachable:
             then = f", then {back}" if back else ""
             ways.append(

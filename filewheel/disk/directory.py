@@ -271,12 +271,12 @@ def open_directory(
     """
     where = check_path(path)
     check_env(env)
-    if scheme_of(where):
-        raise NoWheel("no directory of this machine", path=where, hint="only a backup may be at a URL")
     try:
         root = env.disk(where)
     except (FileNotFoundError, NotADirectoryError) as exc:
         missing = isinstance(exc, FileNotFoundError)
+        if scheme_of(where):
+            raise NoWheel("no directory of this machine", path=where, hint="only a backup may be at a URL") from None
         raise NoWheel(
             "no such directory" if missing else "not a directory",
             path=where,

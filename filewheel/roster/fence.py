@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NoReturn
 
 from filewheel.checks import scheme_of
 from filewheel.disk.directory import Directory
@@ -108,34 +109,33 @@ class Fence:
                 and theirs.set == roster.set
                 and (theirs.epoch > roster.epoch or _is_rival(theirs, roster))
             ):
-                self._yield_to(theirs)
-
-    def _yield_to(self, theirs: Roster) -> None:
-        """Record that another wheel was promoted, and raise Fenced."""
-
-        def fence(mine: Roster | None) -> Roster | None:
-            if mine is None or not (mine.epoch < theirs.epoch or _is_rival(theirs, mine)):
-                return mine
-            # A wheel in the middle of its promotion is not the primary yet: the next promotion reads this roster.
-            # mutant: yield-to-an-announcement
-            latest = mine if mine.held >= theirs.held and not _is_rival(theirs, mine) else theirs
-            known = replace(
-                mine, primary=latest.primary, primary_wheel=latest.primary_wheel, epoch=latest.held, office=0
-            )
-            return known.announced(theirs.epoch, "fenced")
-
-        # `theirs` may be the roster of a third wheel.
-        error = fenced(replace(theirs, role="fenced"), self._dir.path)
-        log.critical("%s: %s; this wheel fires nothing more", self._dir.path, error.what)
-        with contextlib.suppress(FilewheelError):  # its disk may have failed; it stops either way
-            change_roster(self._dir, fence)  # mutant: fence-unwritten
-        raise error
+                yield_to(self._dir, theirs)
 
     def close(self) -> None:
         """Close the other wheels' directories."""
         for other in self._others.values():
             other.forget()
         self._others.clear()
+
+
+def yield_to(directory: Directory, theirs: Roster) -> NoReturn:
+    """Record in a primary that another wheel was promoted, and raise Fenced."""
+
+    def fence(mine: Roster | None) -> Roster | None:
+        if mine is None or not (mine.epoch < theirs.epoch or _is_rival(theirs, mine)):
+            return mine
+        # A wheel in the middle of its promotion is not the primary yet: the next promotion reads this roster.
+        # mutant: yield-to-an-announcement
+        latest = mine if mine.held >= theirs.held and not _is_rival(theirs, mine) else theirs
+        known = replace(mine, primary=latest.primary, primary_wheel=latest.primary_wheel, epoch=latest.held, office=0)
+        return known.announced(theirs.epoch, "fenced")
+
+    # `theirs` may be the roster of a third wheel.
+    error = fenced(replace(theirs, role="fenced"), directory.path)
+    log.critical("%s: %s; this wheel fires nothing more", directory.path, error.what)
+    with contextlib.suppress(FilewheelError):  # its disk may have failed; it stops either way
+        change_roster(directory, fence)  # mutant: fence-unwritten
+    raise error
 
 
 def _roster_gone(path: str) -> Fenced:
@@ -225,7 +225,8 @@ def fenced(roster: Roster, path: str) -> Fenced:
             path=path,
             hint="wait a moment; if it was interrupted, `filewheel promote` this or another wheel of the set",
         )
-    if scheme_of(roster.primary):
+    scheme = scheme_of(roster.primary)
+    if scheme not in ("", "ssh"):
         return Fenced(
             f"another wheel has taken over {roster.primary} (epoch {roster.epoch})",
             primary=roster.primary,
@@ -238,5 +239,7 @@ def fenced(roster: Roster, path: str) -> Fenced:
         primary=roster.primary,
         epoch=roster.epoch,
         path=path,
-        hint=f"use {roster.primary}; `filewheel rejoin` makes this wheel a backup of it",
+        hint=f"use it on its machine; `filewheel backup add ssh://HOST{path}` there makes this wheel its backup"
+        if scheme
+        else f"use {roster.primary}; `filewheel rejoin` makes this wheel a backup of it",
     )

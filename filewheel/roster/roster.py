@@ -82,7 +82,7 @@ class Member:
     @property
     def is_far(self) -> bool:
         """Whether it is at a URL: only its replicator reads and writes it."""
-        return bool(scheme_of(self.path))
+        return self.path[:1] != "/"
 
     @property
     def is_wheel(self) -> bool:

@@ -129,8 +129,11 @@ class BucketTarget:
             found[file.name] = file.end if end + 7 & ~7 >= file.end else end & ~7
         return found
 
-    def differs(self, primary: Directory, name: str, end: int) -> bool:
+    def differs(self, primary: Directory, files: list[tuple[str, int]]) -> bool:
         """Return whether the primary has other frames where the last bytes of a file are: no damage is that."""
+        return any(self._differs(primary, name, end) for name, end in files)
+
+    def _differs(self, primary: Directory, name: str, end: int) -> bool:
         _, offset, length, crc = self._files.get(name, ("", 0, 0, 0))
         stop = offset + length
         ours = read_at(primary, name, max(offset, stop - TAIL_BYTES), stop)

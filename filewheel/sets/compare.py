@@ -26,6 +26,7 @@ from filewheel.laps.slot import files_of
 from filewheel.roster.roster import Member, Mode
 from filewheel.sets.copy import is_covered
 from filewheel.sets.forks import names_of, read_forks
+from filewheel.sets.remote import place_opened
 from filewheel.sets.scrub import BLOCK_BYTES, blocks, frames_of_both
 from filewheel.sets.source import read_at
 from filewheel.sets.status import MemberStatus, find_primary, member_status
@@ -87,10 +88,10 @@ def verify_backups(
 
 def _check(ours: Directory, member: Member, progress: Progress | None, env: Env) -> BackupCheck:
     status = member_status(ours, member, env)
-    if not status.reachable or status.is_broken or member.is_far:
+    if not status.reachable or status.is_broken or not member.is_wheel:
         return BackupCheck(status, why=status.why or "its files are not on this machine")
     try:
-        with opened(member.path, env) as theirs:
+        with place_opened(member.path, env=env) as theirs:
             if theirs.settings.salt != ours.settings.salt or names_of(read_forks(theirs)) != names_of(read_forks(ours)):
                 return BackupCheck(status, why="it is of another line than the primary, and is copied anew")
             run = Comparison(ours, theirs, member.mode, progress)

@@ -206,10 +206,10 @@ class Copy:
         is_other = mine.deal > theirs.deal or (mine.deal == theirs.deal and mine.keeper != theirs.keeper)
         if not is_other and mine.keeper != theirs.keeper:
             is_one_era = era_of(mine.deal) == era_of(theirs.deal)
-            for file in files_of(self._source.dir.settings, mine):
-                end = view.files.get(file.name, 1 << 62)
-                is_short = is_one_era and end < file.end
-                is_other = is_other or is_short or self._target.differs(self._source.dir, file.name, min(end, file.end))
+            files = [(file, view.files.get(file.name, 1 << 62)) for file in files_of(self._source.dir.settings, mine)]
+            is_short = is_one_era and any(end < file.end for file, end in files)
+            ends = [(file.name, min(end, file.end)) for file, end in files]
+            is_other = is_short or self._target.differs(self._source.dir, ends)
         if is_other:
             raise Ahead(
                 f"the copy has deal {mine.deal}, its primary {theirs.deal}: one was set back, or both have fired",
@@ -276,6 +276,10 @@ class Copy:
         settings = self._source.dir.settings
         return sum(self._files.get(file.name, 0) < file.end for file in files_of(settings, self._checkpoint))
 
+    def forget_damage(self) -> None:
+        """Forget it: a scrub looks at it now."""
+        self._source.damage.clear()
+
     def beat(self) -> None:
         """Write down at the copy that it has everything now (`lag_of`)."""
         self._target.beat()
@@ -292,12 +296,8 @@ class Copy:
 
     @property
     def has_damage(self) -> bool:
-        """Whether bytes of the primary's journals that had been durable did not verify since `forget_damage`."""
+        """Whether bytes of the primary's journals that had been durable did not verify since the last scrub."""
         return bool(self._source.damage)
-
-    def forget_damage(self) -> None:
-        """Forget it: a scrub looks at it now."""
-        self._source.damage.clear()
 
     def close(self) -> None:
         """Close the files at both ends; the directories stay open."""

@@ -17,27 +17,30 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from filewheel.disk.directory import open_directory
+from filewheel.disk.directory import Directory, open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.env import Env
 from filewheel.errors import Damaged, Fenced, Locked, NoWheel, disk_error
 from filewheel.format import layout
 from filewheel.message import US_PER_S
-from filewheel.roster.far import FarNote, write_note
-from filewheel.roster.fence import LOOK_US
+from filewheel.roster.far import FOLLOWED_US, FarNote, read_note, write_note
+from filewheel.roster.fence import LOOK_US, yield_to
 from filewheel.roster.roster import WHY_MAX, Member, Roster, State, change_roster, read_roster
 from filewheel.sets.absorb import Absorption, clear
 from filewheel.sets.copy import TICKS_AT_ONCE, Copied, Copy, Progress
 from filewheel.sets.forks import first_not_in, forks_if_whole, names_of, read_forks
 from filewheel.sets.lag import why_no_copy
 from filewheel.sets.pauses import copy_pauses
+from filewheel.sets.remote import RemoteDisk, RemoteTarget, open_place
 from filewheel.sets.scrub import Mending, Scrub, adopt
 from filewheel.sets.source import Source
-from filewheel.sets.target import Target
+from filewheel.sets.target import DirectoryTarget, Target
 
 log = logging.getLogger(__name__)
 
+LOOK_FAR_US = US_PER_S
+"""How often a link looks at the roster and the pauses of a backup on another machine, which costs round trips."""
 SCRUB_US = 24 * 3600 * US_PER_S
 MEASURE_US = 10 * US_PER_S
 """How often a link looks which files the copy has."""
@@ -78,7 +81,7 @@ class Link:
         self._copy: Copy | None = None
         self._scrub: Scrub | None = None
         try:
-            self._target = open_directory(member.path, write=True, env=env)
+            self._target = open_place(member.path, write=True, env=env)
         except BaseException:
             self._source.disk.release()
             raise
@@ -100,7 +103,7 @@ class Link:
             )
         self._roster = self._read_primary()
         self._epoch = self._roster.epoch
-        self._wheel = member.wheel
+        self._wheel, self._is_far = member.wheel, member.is_far
         if self._target.settings.salt != self._source.settings.salt:
             raise Damaged(
                 "this backup was made by filewheel 0.2 or for another wheel: its files cannot be those of the primary",
@@ -122,10 +125,13 @@ class Link:
         self._scrubbed_us = self._clock.steady_us()
         self._follow_line()
         self._check_whole(member)
-        target = Target(self._target, self._check_office)
+        disk = self._target.disk
+        self._place: DirectoryTarget = Target(self._target, self._check_office)
+        if isinstance(disk, RemoteDisk):
+            self._place = RemoteTarget(self._target, disk, self._roster.set, self._epoch)
         self._copy = Copy(
             Source(self._source),
-            target,
+            self._place,
             is_mirror=self._is_mirror,
             mend=self._mend,
             adopt=self._adopt,
@@ -186,15 +192,20 @@ class Link:
 
     def _check_office(self) -> None:
         """Raise Fenced unless the backup is this primary's, in this epoch. Cost: a read of its roster."""
+        try:
+            check_office(self._target, self._roster.set, self._epoch)
+        except Fenced:
+            if self._is_far:
+                self._heed_promotion()
+            raise
+
+    def _heed_promotion(self) -> None:
+        """Fence the primary if this backup, which no keeper can ask, says that another wheel is promoted."""
         theirs = read_roster(self._target.disk, self._target.path)
-        if theirs is None or theirs.set != self._roster.set or theirs.role != "backup":
-            raise Fenced(
-                "this wheel is not a backup of the set, or is being promoted",
-                path=self._target.path,
-                hint="`filewheel backup list`; `filewheel backup add` it again if it was removed",
-            )
-        if theirs.epoch > self._epoch:  # mutant: tick-after-promotion
-            raise Fenced("this wheel has a higher epoch than its primary", path=self._target.path, hint="rejoin")
+        if theirs is not None and theirs.set == self._roster.set and theirs.epoch > self._epoch:
+            if theirs.primary_wheel == self._wheel:  # its own path is one of the other machine
+                theirs = replace(theirs, primary=self._target.path)
+            yield_to(self._source, theirs)
 
     def _look(self) -> None:
         """Read the primary's roster again, and copy it to the backup. Raises Fenced when the set has changed."""
@@ -266,7 +277,8 @@ class Link:
     def _tick(self) -> bool:
         assert self._copy is not None
         now_us = self._clock.steady_us()
-        if self._looked_us is None or not 0 <= now_us - self._looked_us < LOOK_US:
+        look_us = LOOK_FAR_US if self._is_far else LOOK_US
+        if self._looked_us is None or not 0 <= now_us - self._looked_us < look_us:
             self._looked_us = now_us
             self._look()
             with contextlib.suppress(Locked):  # copied with a later look
@@ -284,13 +296,13 @@ class Link:
         if not done.lacks and (self._beat_us is None or not 0 <= now_us - self._beat_us < US_PER_S):
             self._beat_us = now_us
             self._copy.beat()
-            if self.member.is_far:
+            if self._is_far:
                 self._leave_note(self._copy)
         self._note(done)
         return done.bytes > 0 or self._scrub is not None
 
     def _leave_note(self, copy: Copy) -> None:
-        """Note at the primary what the backup has, for those who cannot look there."""
+        """Note at the primary what a backup at a URL has, for those who cannot look there."""
         now_us, checkpoint = self._clock.now_us(), copy.checkpoint
         note = FarNote(
             now_us, "", self.member.since_us, now_us, checkpoint.deal, checkpoint.keeper, copy.sizes, checkpoint.deal
@@ -364,7 +376,7 @@ class Link:
         assert self._copy is not None
         self._scrubbed_us = self._clock.steady_us()
         self._copy.forget_damage()
-        self._scrub = Scrub(self._source, self._target, self._copy.sizes)
+        self._scrub = Scrub(self._source, self._place, self._copy.sizes)
 
     def _go_on_scrub(self, scrub: Scrub) -> None:
         if scrub.step():
@@ -380,6 +392,10 @@ class Link:
 
     def close(self) -> None:
         """Release the backup."""
+        if self._copy is not None and self._is_far:
+            # Nobody takes this for a replicator that runs.
+            note = read_note(self._source.disk, self._wheel)
+            write_note(self._source, self._wheel, replace(note, noted_us=note.noted_us - FOLLOWED_US))
         with contextlib.suppress(Fenced):  # the set has changed, and another process has written the roster
             try:
                 self._look()
@@ -396,3 +412,16 @@ class Link:
         self._lock.release()
         self._target.disk.release()
         self._source.disk.release()
+
+
+def check_office(backup: Directory, set_: str, epoch: int) -> None:
+    """Raise Fenced unless a wheel is a backup of this set, in this epoch. Cost: a read of its roster."""
+    theirs = read_roster(backup.disk, backup.path)
+    if theirs is None or theirs.set != set_ or theirs.role != "backup":
+        raise Fenced(
+            "this wheel is not a backup of the set, or is being promoted",
+            path=backup.path,
+            hint="`filewheel backup list`; `filewheel backup add` it again if it was removed",
+        )
+    if theirs.epoch > epoch:  # mutant: tick-after-promotion
+        raise Fenced("this wheel has a higher epoch than its primary", path=backup.path, hint="rejoin")

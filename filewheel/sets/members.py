@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import secrets
 import shlex
@@ -18,9 +19,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from filewheel.checks import check_flag, check_number, check_path, shown
+from filewheel.checks import check_flag, check_number, check_path, scheme_of, shown
 from filewheel.disk.checkpoint import Checkpoint, write_checkpoint
-from filewheel.disk.directory import Directory, create_directory, opened, write_settings
+from filewheel.disk.directory import Directory, opened, write_settings
 from filewheel.disk.disk import SYSTEM, is_scarce
 from filewheel.disk.keeper_lock import KeeperLock
 from filewheel.disk.quarantine import Quarantine
@@ -42,7 +43,6 @@ from filewheel.roster.roster import (
     Roster,
     change_roster,
     read_roster,
-    roster_at,
 )
 from filewheel.sets.absorb import clear
 from filewheel.sets.bucket import ObjectStore, is_bucket
@@ -50,7 +50,11 @@ from filewheel.sets.bucket_target import epoch_for
 from filewheel.sets.pauses import copy_pauses
 from filewheel.sets.peers import when_free
 from filewheel.sets.places import check_place
+from filewheel.sets.rejoin import take_in
+from filewheel.sets.remote import LONG_S, channel_to, place_opened
 from filewheel.sets.target import replay
+
+log = logging.getLogger(__name__)
 
 KEEP_MAX_S = 10 * 366 * 86_400
 WAIT_S = 5.0
@@ -114,8 +118,16 @@ def add_backup(
             away = _why_away(registered, env)
             if away or _is_backup_of(roster.set, where, env):
                 return _change(ours, registered, mode, ruled, away, env)
-        _make(where, ours, force=force, env=env)
-        with opened(where, env) as theirs:
+        like = ours.settings
+        make = {
+            "slots": like.slots,
+            "sync": like.sync,
+            "payload_bytes_max": like.payload_bytes_max,
+            "salt": like.salt,
+        }
+        with place_opened(where, env=env, make=make, force=force) as theirs:
+            if scheme_of(where) and roster is not None:
+                _take_back(ours, theirs, roster)
             return _join(ours, theirs, roster, mode, ruled)
 
 
@@ -150,6 +162,14 @@ def _add_bucket(
     assert made is not None
     drop_note(ours, wheel)  # what it says was before this
     return made.member(wheel) or fresh
+
+
+def _take_back(ours: Directory, theirs: Directory, roster: Roster) -> None:
+    """Make a former primary on another machine a backup: no `rejoin` there can reach this primary."""
+    mine = read_roster(theirs.disk, theirs.path)
+    is_former = mine is not None and mine.set == roster.set and mine.role in ("primary", "fenced")
+    if mine is not None and is_former and mine.epoch <= roster.epoch:
+        log.info("%s was a primary: %s", theirs.path, take_in(theirs, ours, mine, roster))
 
 
 def _join(
@@ -197,7 +217,7 @@ def _why_away(member: Member, env: Env) -> str:
     Raises when this process is short of files or memory.
     """
     try:
-        with opened(member.path, env) as there:
+        with place_opened(member.path, env=env) as there:
             read_roster(there.disk, there.path)
             return "" if there.settings.id == member.wheel else _ANOTHER
     except (FilewheelError, OSError) as exc:
@@ -207,7 +227,8 @@ def _why_away(member: Member, env: Env) -> str:
 
 
 def _is_backup_of(set_: str, path: str, env: Env) -> bool:
-    roster = roster_at(path, env)
+    with place_opened(path, env=env) as there:
+        roster = read_roster(there.disk, path)
     return roster is not None and roster.role == "backup" and roster.set == set_
 
 
@@ -253,7 +274,7 @@ def _change(
 
     # If this fails, a replicator writes the copy later.
     if not away:
-        with contextlib.suppress(FilewheelError, OSError), opened(member.path, env) as theirs:
+        with contextlib.suppress(FilewheelError, OSError), place_opened(member.path, env=env) as theirs:
             if theirs.settings.id == member.wheel:
                 change_roster(theirs, copy)
     return made.member(member.wheel) or member
@@ -270,22 +291,6 @@ def _check(mode: object, on_failure: object, copies: object, timeout_s: float | 
         )
     if timeout_s is not None:
         check_number("timeout_s", timeout_s, least=0.01, most=TIMEOUT_MAX_S)
-
-
-def _make(where: str, ours: Directory, *, force: bool, env: Env) -> None:
-    """Create the backup's wheel unless there is one."""
-    with contextlib.suppress(NoWheel), opened(where, env):
-        return
-    create_directory(
-        where,
-        slots=ours.settings.slots,
-        sync=ours.settings.sync,
-        payload_bytes_max=ours.settings.payload_bytes_max,
-        salt=ours.settings.salt,
-        now_us=env.clock.now_us(),
-        force=force,
-        env=env,
-    )
 
 
 def _check_free(theirs: Directory, primary: Directory, ours: Roster | None) -> Roster | None:
@@ -353,18 +358,22 @@ def remove_backup(
         change_roster(ours, leave)
         drop_note(ours, member.wheel)
     with contextlib.suppress(FilewheelError, OSError):
-        _stand_alone(member, set_, env)
+        if member.is_far:
+            with contextlib.closing(channel_to(member.path)) as channel:
+                channel.call("leave", member.wheel, set_, wait_s=LONG_S)
+        else:
+            stand_alone(member.path, member.wheel, set_, env)
     return member
 
 
-def _stand_alone(member: Member, set_: str, env: Env) -> None:
+def stand_alone(path: str, wheel: str, set_: str, env: Env) -> None:
     """Make a former backup a wheel of its own. Its replicator lets go of it within a moment. Raises Locked, OSError."""
 
     def leave(old: Roster | None) -> Roster | None:
         return None if old is not None and old.role == "backup" and old.set == set_ else old
 
-    with opened(member.path, env) as theirs:
-        if theirs.settings.id != member.wheel:
+    with opened(path, env) as theirs:
+        if theirs.settings.id != wheel:
             return
         lock = KeeperLock(theirs)
         when_free(WAIT_S, lambda: lock.take("backup", wait=False))

@@ -17,7 +17,7 @@ from filewheel.sets.bucket_link import BucketLink
 from filewheel.sets.copy import Progress
 from filewheel.sets.link import Link
 
-SCHEMES = BUCKETS
+SCHEMES = ("ssh", *BUCKETS)
 
 
 def check_place(where: str, mode: Mode) -> None:

@@ -57,20 +57,26 @@ def rejoin(
     where = check_path(path)
     with disk_errors(where), opened(where, env) as old:
         mine, primary, theirs = rosters_for(old, where, force=force)
-        member = theirs.member(old.settings.id)
-        keeper_lock = KeeperLock(old)
-        keeper_lock.take("rejoin", wait=False)
-        try:
-            with opened(primary, env) as new:
-                _fence(old, theirs)  # mutant: rejoin-unfenced
-                fork = first_not_in(read_forks(new), read_forks(old))
-                found = Absorbed()
-                if fork is not None:
-                    found = Absorption(old, new, fork, progress=progress).run()  # mutant: rejoin-registers-first
-                _register(old, new, mine, member)
-                return Rejoin(primary, found.kept, found.dropped, found.notes)
-        finally:
-            keeper_lock.release()
+        with opened(primary, env) as new:
+            return take_in(old, new, mine, theirs, progress=progress)
+
+
+def take_in(
+    old: Directory, new: Directory, mine: Roster, theirs: Roster, *, progress: Progress | None = None
+) -> Rejoin:
+    """Make a former primary a backup of the new one; `mine` and `theirs` are their rosters. Raises as `rejoin`."""
+    keeper_lock = KeeperLock(old)
+    keeper_lock.take("rejoin", wait=False)
+    try:
+        _fence(old, theirs)  # mutant: rejoin-unfenced
+        fork = first_not_in(read_forks(new), read_forks(old))
+        found = Absorbed()
+        if fork is not None:
+            found = Absorption(old, new, fork, progress=progress).run()  # mutant: rejoin-registers-first
+        _register(old, new, mine, theirs.member(old.settings.id))
+        return Rejoin(new.path, found.kept, found.dropped, found.notes)
+    finally:
+        keeper_lock.release()
 
 
 def rosters_for(old: Directory, where: str, *, force: bool) -> tuple[Roster, str, Roster]:

@@ -43,6 +43,7 @@ PROMOTION_S = 60.0
 """A promotion that leaves the set without a primary for this long is logged as a failure."""
 FENCED_S = 10.0
 """A backup that belongs to another primary for this long is logged; during a promotion that is normal for a moment."""
+FAR_END_S = 0.5
 _PRIMARY = "primary"
 
 OnChange = Callable[[LinkReport], None]
@@ -122,7 +123,7 @@ class Replicator:
             for service in list(self._links.values()):
                 service.stop()
             for service in list(self._links.values()):
-                service.join()
+                service.end()
 
     def _turn(self) -> None:
         primary, roster = find_primary(self._path, self._env, self._known)  # mutant: replicator-loses-its-place
@@ -138,7 +139,7 @@ class Replicator:
         for wheel, service in list(self._links.items()):
             if service.primary != primary or not service.is_for(wanted.get(wheel)) or not service.is_alive():
                 service.stop()
-                service.join()
+                service.end()
                 del self._links[wheel]
                 if wheel not in wanted:
                     self.failures.over(wheel)
@@ -225,6 +226,10 @@ class _Service(threading.Thread):
     def stop(self) -> None:
         """End the thread after the current tick."""
         self._ending.set()
+
+    def end(self) -> None:
+        """Wait for the end of the thread. One that waits for another machine is left, and ends when that answers."""
+        self.join(FAR_END_S if self._member.is_far else None)
 
     def run(self) -> None:
         """Serve until `stop` is called, or the set has changed."""

@@ -24,7 +24,8 @@ from filewheel.laps.slot import file_named, files_of
 from filewheel.lookup.snapshot import Snapshot
 from filewheel.roster.roster import roster_locked
 from filewheel.sets.giving import Giver
-from filewheel.sets.source import frames_in, read_at
+from filewheel.sets.source import digests, frames_in, read_at
+from filewheel.sets.target import DirectoryTarget, Part
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ BLOCK_BYTES = 1 << 20
 GIVEN_AT_ONCE = 10_000
 STEP_BYTES = 16 << 20
 """About so many bytes are compared in one step."""
+PARTS_AT_ONCE = 512
 _Frames = dict[int, tuple[int, int]]
 """Offset → (end, checksum of the content)"""
 
@@ -100,9 +102,9 @@ def give(primary: Directory, copy: Directory, puts: dict[bytes, bytes]) -> int:
 class Scrub:
     """One comparison. Not thread-safe. The copy's lock is held."""
 
-    def __init__(self, primary: Directory, copy: Directory, sizes: dict[str, int]) -> None:
+    def __init__(self, primary: Directory, target: DirectoryTarget, sizes: dict[str, int]) -> None:
         """Compare these files, as far as both have them."""
-        self._primary, self._copy = primary, copy
+        self._primary, self._target, self._copy = primary, target, target.dir
         self._parts = self._all(sizes)
         self.healed = 0
         """Frames of the copy that were written again."""
@@ -119,21 +121,31 @@ class Scrub:
         return False
 
     def _all(self, sizes: dict[str, int]) -> Iterator[int]:
+        """Compare all files, some blocks at a time; yield how many bytes were read."""
+        parts: list[Part] = []
+        size_bytes = 0
         for name, size in sizes.items():
-            yield from self._compare(name, size)
+            for start in range(0, size, BLOCK_BYTES):
+                parts.append((name, start, min(size, start + BLOCK_BYTES)))
+                size_bytes += parts[-1][2] - start
+                if size_bytes >= STEP_BYTES or len(parts) >= PARTS_AT_ONCE:
+                    self._compare(parts, sizes)
+                    yield size_bytes
+                    parts, size_bytes = [], 0
+        self._compare(parts, sizes)
+        yield size_bytes
 
-    def _compare(self, name: str, size: int) -> Iterator[int]:
-        """Compare one file; yield how many bytes were read."""
-        for _, ours, theirs in blocks(self._primary, self._copy, name, 0, size):
-            yield len(theirs or b"")
+    def _compare(self, parts: list[Part], sizes: dict[str, int]) -> None:
+        done: set[str] = set()
+        pairs = zip(parts, digests(self._primary, parts), self._target.digests(parts), strict=True)
+        for (name, _, _), ours, theirs in pairs:
+            if name in done or ours == theirs:
+                continue
+            done.add(name)
             if ours is None:
                 self._put_back(name)
-                return
-            if theirs is None:
-                return  # the next tick copies it
-            if ours != theirs:
-                self._mend(name, size)
-                return
+            elif theirs is not None:  # if it is not there, the next tick copies it
+                self._mend(name, sizes[name])
 
     def _put_back(self, name: str) -> None:
         """Give the primary back a file that its checkpoint names."""

@@ -8,6 +8,7 @@ Invariant: no byte of a view can be lost by the primary in a power cut, once `re
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -191,6 +192,12 @@ def read_at(directory: Directory, name: str, start: int, end: int) -> bytes | No
         return directory.disk.pread(fd, end - start, start)
     finally:
         directory.disk.close(fd)
+
+
+def digests(directory: Directory, parts: list[tuple[str, int, int]]) -> list[bytes | None]:
+    """Return a digest of each (file, start, end), as `read_at` reads it; None where there is no file."""
+    read = (read_at(directory, *part) for part in parts)
+    return [None if data is None else hashlib.blake2b(data, digest_size=16).digest() for data in read]
 
 
 def frames_in(directory: Directory, name: str, size: int, start: int = 0) -> Iterator[Frame]:

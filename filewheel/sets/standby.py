@@ -26,7 +26,7 @@ from filewheel.env import Env, Event, check_env
 from filewheel.errors import BadArgument, Fenced, FilewheelError, Locked, said
 from filewheel.format import layout
 from filewheel.message import US_PER_S
-from filewheel.roster.roster import Roster, read_roster, roster_at
+from filewheel.roster.roster import Roster, read_roster
 from filewheel.sets.promote import Promotion, promote
 
 AFTER_S = 5.0
@@ -138,9 +138,16 @@ class Standby:
         return []
 
     def _roster(self) -> Roster:
-        roster = roster_at(self._path, self._env)
+        with opened(self._path, self._env) as directory:
+            roster = read_roster(directory.disk, self._path)
         if roster is None or roster.role == "fenced":
             raise BadArgument(f"{self._path} is no backup", hint="`filewheel backup add`, or `filewheel rejoin`")
+        me = roster.member(directory.settings.id)
+        if me is not None and me.is_far:
+            raise BadArgument(
+                f"{self._path} is on another machine than its primary, and cannot tell a lost machine from a lost line",
+                hint="make sure that the other machine fires no more, and `filewheel promote` it",
+            )
         return roster
 
     def _look(self, roster: Roster) -> str:

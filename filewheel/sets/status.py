@@ -11,7 +11,7 @@ import os
 import shlex
 from dataclasses import dataclass, replace
 
-from filewheel.checks import check_path
+from filewheel.checks import check_path, scheme_of
 from filewheel.disk.directory import Directory, opened
 from filewheel.disk.disk import SYSTEM, is_scarce
 from filewheel.disk.keeper_lock import holder
@@ -239,6 +239,8 @@ def _no_primary(path: str, mine: Roster, away: dict[str, str], *, is_promoting: 
 
 def way_out(roster: Roster, path: str) -> str:
     """Return a hint for a set whose primary cannot be read, as seen from the wheel at `path`."""
+    if scheme_of(roster.primary):
+        return f"use it on its machine; `filewheel backup add ssh://HOST{path}` there makes this wheel its backup"
     first = next(iter(roster.promotable()), None)
     if first is None:
         return f"mount its disk; no backup is current, `filewheel -C {shlex.quote(path)} backup list` lists them"

@@ -27,7 +27,7 @@ from filewheel.format.frame import Frame, scan, seal
 from filewheel.journal.tail import Handles
 from filewheel.journal.walk import list_segments
 from filewheel.laps.slot import files_of
-from filewheel.sets.source import frames_in, read_at
+from filewheel.sets.source import digests, frames_in
 
 LOG_START = 8
 """The log begins behind the time at which the copy had everything for the last time."""
@@ -75,6 +75,10 @@ class Tick:
         return cls(*found)
 
 
+Part = tuple[str, int, int]
+"""A part of a file: its name, where it begins, where it ends."""
+
+
 @dataclass
 class Held:
     """What a copy has."""
@@ -93,7 +97,7 @@ class CopyTarget(Protocol):
     def place(self) -> str: ...
     def start(self) -> Held: ...
     def files(self, checkpoint: Checkpoint) -> dict[str, int]: ...
-    def differs(self, primary: Directory, name: str, end: int) -> bool: ...
+    def differs(self, primary: Directory, files: list[tuple[str, int]]) -> bool: ...
     def segments(self) -> list[str]: ...
     def has_frames(self, name: str, start: int) -> bool: ...
     def put(self, name: str, offset: int, data: bytes) -> None: ...
@@ -102,6 +106,14 @@ class CopyTarget(Protocol):
     def commit(self, tick: Tick) -> None: ...
     def beat(self) -> None: ...
     def close(self) -> None: ...
+
+
+class DirectoryTarget(CopyTarget, Protocol):
+    """The same in a directory, here or on another machine."""
+
+    dir: Directory
+
+    def digests(self, parts: list[Part]) -> list[bytes | None]: ...
 
 
 class Target:
@@ -167,14 +179,13 @@ class Target:
         found = scan(self.disk, fd, start, self.disk.size(fd), self.dir.seed(name))
         return any(isinstance(item, Frame) for item in found)
 
-    def differs(self, primary: Directory, name: str, end: int) -> bool:
+    def digests(self, parts: list[Part]) -> list[bytes | None]:
+        """Return a digest of each part of a file that the copy has; None where it has no such file."""
+        return digests(self.dir, parts)
+
+    def differs(self, primary: Directory, files: list[tuple[str, int]]) -> bool:
         """Return whether a file has another frame here than at the primary, at one place: no damage is that."""
-        start, wheels = max(0, end - TAIL_BYTES), (primary, self.dir)
-        ours, theirs = (read_at(wheel, name, start, end) for wheel in wheels)
-        if not ours or not theirs or ours == theirs:  # mutant: history-unseen
-            return False
-        frames, others = ({f.offset: f.body for f in frames_in(wheel, name, end)} for wheel in wheels)
-        return any(frames[at] != others[at] for at in frames.keys() & others.keys())
+        return differ(primary, self, files)
 
     def segments(self) -> list[str]:
         """Return the segments that are there; a file that has gone is opened anew."""
@@ -298,6 +309,21 @@ class Target:
         if self._log >= 0:
             self.disk.close(self._log)
             self._log = -1
+
+
+def differ(primary: Directory, copy: DirectoryTarget, files: list[tuple[str, int]]) -> bool:
+    """Return whether one of these (file, end) has another frame in a copy than at its primary, at one place.
+
+    Compared are the last bytes of each, and all frames of a file of which they are others.
+    """
+    tails = [(name, max(0, end - TAIL_BYTES), end) for name, end in files]
+    for (name, end), ours, theirs in zip(files, digests(primary, tails), copy.digests(tails), strict=True):
+        if ours is None or theirs is None or ours == theirs:  # mutant: history-unseen
+            continue
+        frames, others = ({f.offset: f.body for f in frames_in(wheel, name, end)} for wheel in (primary, copy.dir))
+        if any(frames[at] != others[at] for at in frames.keys() & others.keys()):
+            return True
+    return False
 
 
 def replay(directory: Directory) -> int:

@@ -9,14 +9,29 @@ from pathlib import Path
 import pytest
 
 import filewheel.roster.fence
+import filewheel.sets.remote
 from filewheel.errors import FilewheelError
 from tests.sets.support import Pair
+from tests.sets.support_far import Line
 
 
 @pytest.fixture
-def pair(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """A primary and a backup that it ships to; with the parameter "mirror", one that producers write to."""
-    pair = Pair(tmp_path, mode=getattr(request, "param", "ship"))
+def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
+    """The line to another machine, which is this process."""
+    line = Line()
+    monkeypatch.setattr(filewheel.sets.remote, "SshPeer", line.connect)
+    yield line
+    line.settle()
+
+
+@pytest.fixture
+def pair(tmp_path: Path, line: Line, request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """A primary and a backup that it ships to.
+
+    With the parameter "mirror", one that producers write to; with "far", one on another machine.
+    """
+    kind = getattr(request, "param", "ship")
+    pair = Pair(tmp_path, mode="ship" if kind == "far" else kind, is_far=kind == "far")
     yield pair
     with contextlib.suppress(FilewheelError, OSError):
         pair.close()

@@ -18,6 +18,7 @@ from filewheel.sets.link import Link
 from filewheel.sets.members import add_backup
 from filewheel.tools.diff import Difference, differences
 from filewheel.tools.verify import verify
+from tests.sets.support_far import url_of
 from tests.support import FakeClock
 
 PAUSE_S = 0.02
@@ -26,7 +27,7 @@ PAUSE_S = 0.02
 class Pair:
     """A primary, its backup and the link between them, driven by hand."""
 
-    def __init__(self, path: Path, *, mode: Mode = "ship", slots: int = 60) -> None:
+    def __init__(self, path: Path, *, mode: Mode = "ship", slots: int = 60, is_far: bool = False) -> None:
         self.mode = mode
         self.clock = FakeClock()
         self.clock.run_us = 10 * US_PER_S
@@ -34,7 +35,8 @@ class Pair:
         self.backup = path / "backup.wheel"
         self.disk: DiskFactory = OsDisk
         Wheel.create(self.primary, slots=slots, clock=self.clock).close()
-        add_backup(self.primary, self.backup, mode=mode, env=SYSTEM.using(clock=self.clock))
+        where = url_of(self.backup) if is_far else self.backup
+        add_backup(self.primary, where, mode=mode, env=SYSTEM.using(clock=self.clock))
         self.link: Link | None = None
         self.told: list[tuple[int, int]] = []
         self.damaged: list[Path] = []

@@ -15,7 +15,7 @@ from filewheel.roster.roster import Mode, Roster, change_roster, read_roster
 from tests.sets.support import Pair, fire
 from tests.support import FaultyDisk
 
-both = pytest.mark.parametrize("pair", ["ship", "mirror"], indirect=True)
+both = pytest.mark.parametrize("pair", ["ship", "mirror", "far"], indirect=True)
 
 
 @both
