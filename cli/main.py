@@ -41,6 +41,7 @@ VERBS = (
     "unschedule",
     "inspect",
     "dead",
+    "result",
     "run",
     "work",
     "when",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -144,14 +145,23 @@ def list_(out: Output, limit: int | None, only_ids: bool, **which: Any) -> None:
 @due_options
 @click.option("--all", "everything", is_flag=True, help="All of them.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only print the ids.")
 @click.argument("ids", nargs=-1, metavar="[ID... | -]")
 def revive(
-    out: Output, in_us: int | None, at: When | None, everything: bool, yes: bool, ids: tuple[str, ...], **which: Any
+    out: Output,
+    in_us: int | None,
+    at: When | None,
+    everything: bool,
+    yes: bool,
+    dry_run: bool,
+    ids: tuple[str, ...],
+    **which: Any,
 ) -> None:
     """Move dead letters back among the pending messages, due now, or --in or --at a time.
 
     Each starts again with its first try, under a new id, which is printed. `-` reads ids from stdin. Without ids it
-    asks first, or needs --yes. One whose unique key another message has now stays dead, and is named.
+    asks first, or needs --yes. One whose unique key another message has now stays dead, and is named. --dry-run prints
+    the ids of the dead letters that fit, and changes nothing.
 
     \b
     Exit codes:
@@ -173,7 +183,7 @@ def revive(
                 out.write(str(new))
         return failed
 
-    _change(out, "revive", "revived", _Chosen(ids, Which(**which), everything, yes, now_us), act)
+    _change(out, "revive", "revived", _Chosen(ids, Which(**which), everything, yes, dry_run, now_us), act)
     if at is not None and at.is_local:
         out.note(f"due {full_time(due_us)}, {away(due_us - now_us)}")
 
@@ -189,8 +199,9 @@ def revive(
 @which_options("At most so many, the oldest first.")
 @click.option("--all", "everything", is_flag=True, help="All of them.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only print the ids.")
 @click.argument("ids", nargs=-1, metavar="[ID... | -]")
-def drop(out: Output, everything: bool, yes: bool, ids: tuple[str, ...], **which: Any) -> None:
+def drop(out: Output, everything: bool, yes: bool, dry_run: bool, ids: tuple[str, ...], **which: Any) -> None:
     """Remove dead letters for good, and print their ids.
 
     `-` reads ids from stdin. Without ids it asks first, or needs --yes. Exit code 3 when some of the ids were no dead
@@ -207,7 +218,7 @@ def drop(out: Output, everything: bool, yes: bool, ids: tuple[str, ...], **which
                     out.write(str(id_))
         return {id_: NotFound(f"no dead letter {id_} is there any more") for id_ in some if id_ not in found}
 
-    _change(out, "drop", "dropped", _Chosen(ids, Which(**which), everything, yes, times.now_us()), act)
+    _change(out, "drop", "dropped", _Chosen(ids, Which(**which), everything, yes, dry_run, times.now_us()), act)
 
 
 @dataclass(frozen=True)
@@ -218,6 +229,7 @@ class _Chosen:
     which: Which
     everything: bool
     yes: bool
+    dry_run: bool
     now_us: int
 
 
@@ -232,6 +244,8 @@ def _change(
     check_filters(topic=chosen.which.topic, error=chosen.which.error)
     failed: dict[MessageId, FilewheelError] = {}
     tried = 0
+    if chosen.dry_run:
+        act = partial(_print, out)
     with out.wheel() as wheel:
         for some in _portions(out, verb, wheel, chosen):
             dead = [id_ for id_ in some if id_.is_dead]
@@ -242,8 +256,22 @@ def _change(
         lost = lost_of(wheel, list(failed), tried) if failed and chosen.words else None
         if lost is None and tried == len(failed) == 1 and not (only := next(iter(failed))).is_dead:
             lost = _no_dead_letter(wheel, only)
-    out.note(f"{done} {count(tried - len(failed), 'dead letter')}")
+    letters = count(tried - len(failed), "dead letter")
+    out.note(f"{letters} would be {done}" if chosen.dry_run else f"{done} {letters}")
     _end(out, done, tried, failed, lost)
+
+
+def _print(out: Output, wheel: Wheel, some: list[MessageId]) -> dict[MessageId, FilewheelError]:
+    """Print the ids that are dead letters, in place of an act."""
+    gone: dict[MessageId, FilewheelError] = {}
+    for id_ in some:
+        if wheel.get(id_) is None:
+            gone[id_] = NotFound(f"no dead letter {id_} is there any more")
+        elif out.json:
+            out.record({"id": str(id_)})
+        else:
+            out.write(str(id_))
+    return gone
 
 
 def _portions(out: Output, verb: str, wheel: Wheel, chosen: _Chosen) -> Iterator[list[MessageId]]:
@@ -253,7 +281,7 @@ def _portions(out: Output, verb: str, wheel: Wheel, chosen: _Chosen) -> Iterator
         return
     which = chosen.which
     with wheel.snapshot() as snapshot:  # one for the question and the action: the same dead letters
-        if not chosen.yes:
+        if not (chosen.yes or chosen.dry_run):
             number = sum(1 for _ in which.find(snapshot, chosen.now_us))
             fit = " that fit" if which else ""
             if number and not out.ask(f"{verb.title()} {count(number, 'dead letter')}{fit} in {out.dir}?", yes=False):

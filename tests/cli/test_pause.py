@@ -16,7 +16,7 @@ import pytest
 from cli.failure import FENCED, LOCKED, NOT_FOUND, PARTLY, UNDONE, USAGE
 from filewheel import Keeper, Scheduler, Wheel
 from filewheel.sets.members import add_backup
-from tests.cli.support import Fw, finish, on_terminal, start
+from tests.cli.support import Fw, Terminal, finish, on_terminal, start
 from tests.support import eventually
 
 
@@ -333,6 +333,29 @@ def test_on_a_terminal_a_pause_is_a_line(fw: Fw) -> None:
     assert result.code == 0
     assert "paused       topic mail, since" in result.out
     assert "`filewheel resume --topic mail` ends it" in result.out
+    fw("resume", "--all")
+
+
+def test_on_a_terminal_a_pause_of_everything_is_asked_about(fw: Fw) -> None:
+    for answer, code, count in (("n", 1, 0), ("y", 0, 1)):
+        terminal = Terminal("-C", fw.wheel, "pause")
+        terminal.wait_for("Pause all of")
+        terminal.type(f"{answer}\n")
+        assert terminal.finish().code == code
+        assert len(fw("pause", "list").json) == count
+    fw("resume", "--all")
+
+
+def test_the_list_of_pauses_is_what_the_wheel_says(fw: Fw) -> None:
+    assert "nothing is paused" in fw("pause", "list", "--no-json").err
+    fw("pause", "--topic", "mail*", "--why", "no route")
+    fw("pause", "--schedule", "nightly")
+    assert [(p["what"], p["name"], p["why"]) for p in fw("pause", "list").json] == [
+        ("topic", "mail*", "no route"),
+        ("schedule", "nightly", ""),
+    ]
+    assert "topic mail*, since" in fw("pause", "list", "--no-json").out
+    fw("pause", "list", "--drain", code=2)
     fw("resume", "--all")
 
 
