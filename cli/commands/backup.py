@@ -203,7 +203,7 @@ def _change(before: Roster | None, after: Roster | None, member: Member) -> _Cha
 
 
 def _rules(roster: Roster) -> tuple[object, ...]:
-    return roster.on_failure, roster.copies, roster.timeout_s
+    return roster.on_failure, roster.copies, roster.timeout_s, roster.epoch, [m.keep_us for m in roster.members]
 
 
 def _mode(roster: Roster | None, mirror: bool | None, path: str) -> Literal["mirror", "ship"]:
@@ -330,6 +330,12 @@ def _fail_without_primary(out: Output, own: Roster, status: SetStatus) -> NoRetu
         raise Failure(
             "partly", f"this set has no primary: a promotion to epoch {own.epoch} has started and not ended",
             hint=f"wait a moment; if it was cut short, `filewheel -C {quote(out.dir)} promote`",
+        )  # fmt: skip
+    if own.role == "fenced" and "://" in own.primary:
+        raise Failure(
+            "partly", f"another wheel has taken over {own.primary}",
+            hint=f"use that one; if this one is to fire: `filewheel -C {quote(out.dir)} backup add --take-over "
+            f"{quote(own.primary)}`",
         )  # fmt: skip
     if status.successor:
         there = f"filewheel -C {quote(status.successor)}"
@@ -462,7 +468,9 @@ def remove(out: Output, which: str) -> None:
         out.record({"path": member.path, "wheel": member.wheel, "mode": member.mode, "removed": True})
     else:
         out.write(f"{safe(member.path)} is no backup of this wheel any more")
-    if os.path.isdir(member.path):
+    if not member.is_wheel:
+        out.note("Its objects stay; a restore of them is a wheel that fires")
+    elif os.path.isdir(member.path):
         out.note("It holds its messages still, and fires them if it is run; delete the directory in time")
     else:
         out.note("Its directory cannot be read now. When its disk is back, it fires nothing; delete it then")

@@ -230,7 +230,8 @@ def _check(roster: Roster) -> None:
         _that(_is_int(member.since_us, 0), "since_us", member.since_us)
         _that(isinstance(member.why, str) and len(member.why) <= WHY_MAX, "why", member.why)
         _that(type(member.is_filled) is bool, "is_filled", member.is_filled)
-        _that(_is_int(member.keep_us, 0), "keep_us", member.keep_us)
+        if member.keep_us:
+            _that(_is_int(member.keep_us, 0), "keep_us", member.keep_us)
         _that(type(member.absorb) is bool, "absorb", member.absorb)
 
 

@@ -29,9 +29,9 @@ from filewheel.sets.pack import (
 
 SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "file", "memory")
 INSTALL = "pip install 'filewheel[objects]'"
-_CALL_S = 60
+_CALL_S = 20
 """A request that takes longer has failed."""
-_RETRY_S = 30
+_RETRY_S = 15
 _DELETE_MAX = 1000
 
 
@@ -166,8 +166,8 @@ def _open(url: str) -> Any:
     options: dict[str, Any] = {"mkdir": True} if url.startswith("file:") else {}
     if not url.startswith(("file:", "memory:")):
         options = {
-            "client_options": {"timeout": f"{_CALL_S}s", "connect_timeout": "5s"},
-            "retry_config": {"max_retries": 5, "retry_timeout": timedelta(seconds=_RETRY_S)},
+            "client_options": {"timeout": f"{_CALL_S}s", "connect_timeout": "5s", "allow_http": True},
+            "retry_config": {"max_retries": 4, "retry_timeout": timedelta(seconds=_RETRY_S)},
         }
     try:
         return from_url(url, **options)

@@ -18,7 +18,7 @@ from filewheel.env import Env
 from filewheel.errors import Fenced, FilewheelError, Locked, disk_error
 from filewheel.format import layout
 from filewheel.message import US_PER_S
-from filewheel.roster.far import FarNote, make_far, write_note
+from filewheel.roster.far import FarNote, make_far, read_note, write_note
 from filewheel.roster.fence import LOOK_US
 from filewheel.roster.roster import Member, Roster, change_roster, read_roster
 from filewheel.sets.bucket import ObjectStore
@@ -60,13 +60,14 @@ class BucketLink:
         self._wheel = member.wheel
         self._primary = open_directory(primary, write=False, env=env)
         self._lock = -1
-        self._purged = self._primary.disk.identity(layout.PURGED)
         self._purged_us: int | None = None
-        self._listed_us = self._clock.steady_us()
+        self._told_us = self._listed_us = self._clock.steady_us()
         self._looked_us: int | None = None
         self._ticked_us: int | None = None
         self._source = Source(self._primary)
         try:
+            self._note = read_note(self._primary.disk, member.wheel)
+            self._purged = self._primary.disk.identity(layout.PURGED)
             self._epoch = self._look().epoch
             self._take_lock()
             opened = ObjectStore(member.path) if bucket is None else bucket
@@ -87,7 +88,7 @@ class BucketLink:
 
     def _open_copy(self) -> Copy:
         with self._yielding():
-            return Copy(self._source, self._target, small=(*SMALL, layout.PAUSED), progress=self._progress)
+            return Copy(self._source, self._target, small=(*SMALL, layout.PAUSED), progress=self._tell)
 
     # -- the set ---------------------------------------------------------------------------------------------
 
@@ -163,6 +164,7 @@ class BucketLink:
         return self._ship()
 
     def _ship(self) -> bool:
+        began_us = self._clock.now_us()
         try:
             with self._yielding():
                 if self._target.is_outgrown or self._is_base_due():
@@ -176,7 +178,7 @@ class BucketLink:
         if not error:
             if self.member.state != "current":
                 self._enter_current()
-            self._leave_note()
+            self._leave_note(began_us)
         self.report = replace(
             self.report,
             copied_bytes=self.report.copied_bytes + done.bytes,
@@ -198,18 +200,33 @@ class BucketLink:
         self._target.needs_base = self._target.needs_base or is_due
         return is_due
 
-    def _leave_note(self) -> None:
-        now_us, checkpoint = self._clock.now_us(), self._copy.checkpoint
-        note = FarNote(
-            now_us,
-            "",
-            self.member.since_us,
-            now_us,
-            checkpoint.deal,
-            checkpoint.keeper,
-            self._copy.sizes,
-            self._target.based,
+    def _leave_note(self, began_us: int) -> None:
+        """Note at the primary what the bucket has, since a tick that began at this time."""
+        checkpoint = self._copy.checkpoint
+        self._write_note(
+            FarNote(
+                self._clock.now_us(),
+                "",
+                self.member.since_us,
+                began_us,
+                checkpoint.deal,
+                checkpoint.keeper,
+                self._copy.sizes,
+                self._target.based,
+            )
         )
+
+    def _tell(self, path: str, done: int, total: int) -> None:
+        """Say how far a tick is; a base may take long, and its replicator lives."""
+        now_us = self._clock.steady_us()
+        if not 0 <= now_us - self._told_us < US_PER_S:
+            self._told_us = now_us
+            self._write_note(replace(self._note, noted_us=self._clock.now_us()))
+        if self._progress is not None:
+            self._progress(path, done, total)
+
+    def _write_note(self, note: FarNote) -> None:
+        self._note = note
         with contextlib.suppress(OSError):  # the primary's disk may be full
             write_note(self._primary, self._wheel, note)
 

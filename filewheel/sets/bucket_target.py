@@ -29,8 +29,8 @@ from filewheel.sets.target import Held, Tick
 
 log = logging.getLogger(__name__)
 
-PART_BYTES = 8 << 20
-"""A tick is written in objects of about this size."""
+PART_BYTES = 4 << 20
+"""A tick is written in objects of about this size: each has to go out before a request has failed."""
 OBJECT_BYTES = 16 << 10
 """An object counts for at least so much more than it has: a restore asks for each."""
 BASE_BYTES_MIN = 4 << 20

@@ -12,7 +12,6 @@ from filewheel.env import Env
 from filewheel.errors import BadArgument
 from filewheel.roster.roster import Member, Mode
 from filewheel.sets.bucket import SCHEMES as BUCKETS
-from filewheel.sets.bucket import is_bucket
 from filewheel.sets.bucket_link import BucketLink
 from filewheel.sets.copy import Progress
 from filewheel.sets.link import Link
@@ -32,6 +31,6 @@ def check_place(where: str, mode: Mode) -> None:
 
 def link_for(primary: str, member: Member, *, progress: Progress | None = None, env: Env = SYSTEM) -> Link | BucketLink:
     """Return a link that keeps this backup in step. Raises as `Link` and `BucketLink`."""
-    if is_bucket(member.path):
+    if scheme_of(member.path) in BUCKETS:
         return BucketLink(primary, member, progress=progress, env=env)
     return Link(primary, member, progress=progress, env=env)

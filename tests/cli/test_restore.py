@@ -18,6 +18,7 @@ def test_a_wheel_is_shipped_to_a_bucket_and_restored(tmp_path: Path) -> None:
     a("enqueue", "--in", "1h", "one")
     added = a("backup", "add", url, "--keep", "1d").json[0]
     assert (added["path"], added["copied"]["state"]) == (url, "following")
+    assert "the rules of the set have changed" in a("backup", "add", url, "--keep", "2d", "--no-json").out
     a("enqueue", "--in", "1h", "two")
     a("replicate", "--once")
     assert [line["state"] for line in a("backup", "list").json] == ["current"]
@@ -51,6 +52,7 @@ def test_a_primary_that_was_replaced_is_fenced_and_health_says_so(tmp_path: Path
     assert "writes here (epoch 2)" in a("replicate", "--once", code=3).err
     assert "has taken over" in a("run", "--once", code=14).err
     assert a("health", code=14).json[0]["kind"] == "fenced"
-    a("backup", "add", "--take-over", url)
+    assert f"backup add --take-over {url}" in a("backup", "list", code=3).err
+    assert a("backup", "add", "--take-over", url).json[0]["changed"]
     assert a("backup", "list").json[0]["state"] == "current"
     a("run", "--once")
