@@ -33,6 +33,8 @@ _CALL_S = 20
 """A request that takes longer has failed."""
 _RETRY_S = 15
 _DELETE_MAX = 1000
+_PROBE = "probe"
+"""Made twice when a bucket is added, and deleted."""
 
 
 class Listed(NamedTuple):
@@ -68,6 +70,26 @@ class ObjectStore:
             except _obstore().exceptions.AlreadyExistsError:
                 return False
         return True
+
+    def check(self) -> None:
+        """Raise BadArgument unless the store makes a name once: some that speak S3 ignore the condition.
+
+        Leaves nothing, if the key may delete. Raises DiskError.
+        """
+        with self._asked(_PROBE):
+            made = 0
+            for _ in range(2):
+                with contextlib.suppress(_obstore().exceptions.AlreadyExistsError):
+                    _obstore().put(self._store, _PROBE, b"", mode="create")
+                    made += 1
+            with contextlib.suppress(_obstore().exceptions.BaseError, OSError):
+                _obstore().delete(self._store, _PROBE)
+        if made > 1:
+            raise BadArgument(
+                "this store makes a name twice (it ignores If-None-Match), so a second writer would not be refused",
+                path=self.url,
+                hint="another store, or a newer version of it",
+            )
 
     def head(self, number: int) -> tuple[PackHead, bytes] | None:
         """Read the head of an object, and its digest; None when there is no such object. Raises Damaged, DiskError."""

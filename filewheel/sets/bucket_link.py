@@ -23,8 +23,9 @@ from filewheel.roster.fence import LOOK_US
 from filewheel.roster.roster import Member, Roster, change_roster, read_roster
 from filewheel.sets.bucket import ObjectStore
 from filewheel.sets.bucket_target import BucketTarget, Replaced
-from filewheel.sets.copy import SMALL, TICKS_AT_ONCE, Copy, Progress
+from filewheel.sets.copy import TICKS_AT_ONCE, Copy, Progress
 from filewheel.sets.link import LinkReport
+from filewheel.sets.pack import SMALL_FILES
 from filewheel.sets.source import Source
 from filewheel.sets.target import Tick
 
@@ -88,7 +89,7 @@ class BucketLink:
 
     def _open_copy(self) -> Copy:
         with self._yielding():
-            return Copy(self._source, self._target, small=(*SMALL, layout.PAUSED), progress=self._tell)
+            return Copy(self._source, self._target, small=SMALL_FILES, progress=self._tell)
 
     # -- the set ---------------------------------------------------------------------------------------------
 

@@ -216,9 +216,9 @@ class BucketTarget:
         last = tick[-1]
         if last.base == last.first:
             self._files, self._journals, self._raw = {}, {}, self._empty()
-            self._base, self._base_bytes, self._pack_bytes = last.base, sum(head.size for head in tick), 0
+            self._base, self._base_bytes, self._pack_bytes = last.base, sum(head.weight for head in tick), 0
         else:
-            self._pack_bytes += sum(head.size + OBJECT_BYTES for head in tick)
+            self._pack_bytes += sum(head.weight + OBJECT_BYTES for head in tick)
         for head in tick:
             for place in head.puts:
                 self._files[place[0]] = tuple(place)  # type: ignore[assignment]

@@ -112,6 +112,7 @@ def add_backup(
         if roster is not None and roster.role != "primary" and not is_back:
             raise fenced(roster, ours.path)
         if is_bucket(where):
+            where = where.rstrip("/")
             return _add_bucket(ours, where, roster, keep_s, take_over, ruled)
         registered = None if roster is None else roster.member_at(where)
         if roster is not None and registered is not None:
@@ -140,7 +141,10 @@ def _add_bucket(
     ruled: Callable[[Roster], Roster],
 ) -> Member:
     """Register a bucket, or change how long it keeps what is older; in a higher epoch when it is taken over."""
-    epoch = epoch_for(ObjectStore(where), ours, 1 if roster is None else roster.epoch, take_over=take_over)
+    bucket = ObjectStore(where)
+    epoch = epoch_for(bucket, ours, 1 if roster is None else roster.epoch, take_over=take_over)
+    if roster is None or roster.member_at(where) is None:
+        bucket.check()
     wheel = hashlib.sha256(where.encode()).hexdigest()[:32]
     fresh = Member(where, wheel, "ship", "joining", ours.env.clock.now_us())
 

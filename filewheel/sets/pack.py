@@ -21,12 +21,16 @@ from dataclasses import dataclass, field, fields, replace
 import msgpack
 
 from filewheel.errors import Damaged
+from filewheel.format import layout
 from filewheel.format.settings import Settings, parse_settings
 
 MAGIC = b"fwpack1\n"
 HEAD_BYTES = 1 << 16
 """So much is read of an object to find its head: most have all of it there."""
 SHA_BYTES = 32
+SMALL_FILES = (layout.FORKS, layout.REPEATS, layout.PAUSED)
+"""The small files of a copy in a bucket."""
+_FILE = re.compile(rf"({layout.JOURNAL}|{layout.LAPS}(/[A-Za-z0-9-]+)?)/[A-Za-z0-9-]+\.[a-z]+")
 _NAME = re.compile(r"(\d{12})\.pack")
 _FIXED_BYTES = len(MAGIC) + 4
 
@@ -95,6 +99,11 @@ class PackHead:
         """How many bytes of files the object has."""
         return sum(length for _, _, length, _ in (*self.puts, *self.parts))
 
+    @property
+    def weight(self) -> int:
+        """The same, with what is in the head."""
+        return self.size + len(self.checkpoint) + sum(len(content) for _, content in self.small)
+
     def wheel(self, path: str) -> Settings:
         """Return the settings of the primary. Raises NewerFormat, Damaged."""
         return parse_settings(self.settings, path)
@@ -141,10 +150,29 @@ def unpack_head(data: bytes, number: int, place: str) -> tuple[PackHead, bytes]:
     start, digest = data[: size - SHA_BYTES], data[size - SHA_BYTES : size]
     if not size or len(data) < size or hashlib.sha256(start).digest() != digest:
         raise Damaged("the object fails its checksum", path=place)
-    found = msgpack.unpackb(start[_FIXED_BYTES:])
-    if len(found) != len(fields(PackHead)) or found[0] != number:
-        raise Damaged("the object is not of this place", path=place)
-    return PackHead(*found), digest
+    try:
+        head = PackHead(*msgpack.unpackb(start[_FIXED_BYTES:]))
+        _check(head, number)
+    except (ValueError, TypeError, msgpack.UnpackException) as exc:
+        raise Damaged(f"not an object of a wheel ({exc})", path=place) from exc
+    return head, digest
+
+
+def _check(head: PackHead, number: int) -> None:
+    """Raise ValueError or TypeError unless this library may have written a head: a restore writes to its names."""
+    if head.number != number:
+        raise ValueError("it has another number")
+    pieces = [*head.puts, *head.parts]
+    for value in (head.epoch, head.base, head.first, head.again, *(n for piece in pieces for n in piece[1:])):
+        if type(value) is not int or not 0 <= value < 1 << 62:
+            raise ValueError(f"{value!r} is no number")
+    if not 0 < head.first <= head.again <= number + 1 or head.base > number:
+        raise ValueError("its tick does not begin before it")
+    for name in (*(piece[0] for piece in pieces), *head.gone):
+        if not _FILE.fullmatch(name):
+            raise ValueError(f"{name!r} is no file of a wheel")
+    if {name for name, _ in head.small} - set(SMALL_FILES):
+        raise ValueError("a small file is not one")
 
 
 def unpack(data: bytes, number: int, place: str) -> Pack:

@@ -22,6 +22,7 @@ from filewheel.disk.replace import write_aside
 from filewheel.env import Env
 from filewheel.errors import BadArgument, Damaged, FilewheelError, NoWheel
 from filewheel.format import layout
+from filewheel.format.settings import Settings
 from filewheel.message import US_PER_S, to_datetime
 from filewheel.sets.bucket import Listed, ObjectStore
 from filewheel.sets.bucket_target import THREADS
@@ -94,6 +95,20 @@ def restore_bucket(
         with _earlier_offered(bucket, listed):
             _fill(directory, bucket, last, sizes, progress)
 
+    try:
+        _create(where, wheel, fill, force=force, env=env)
+    except Damaged:
+        now = bucket.last_whole([one.number for one in bucket.listing()])
+        if at is None and now is not None and now.base > last.number:  # a new base took the place of all that
+            return restore_bucket(bucket, path, progress=progress, force=force, env=env)
+        raise
+    since_us = next(one.since_us for one in listed if one.number == last.number)
+    return Restored(
+        where, bucket.url, since_us, last.number, last.epoch, last.writer, last.number - last.base + 1, sum(sizes)
+    )
+
+
+def _create(where: str, wheel: Settings, fill: Callable[[Directory], None], *, force: bool, env: Env) -> None:
     create_directory(
         where,
         slots=wheel.slots,
@@ -104,10 +119,6 @@ def restore_bucket(
         now_us=env.clock.now_us(),
         force=force,
         env=env,
-    )
-    since_us = next(one.since_us for one in listed if one.number == last.number)
-    return Restored(
-        where, bucket.url, since_us, last.number, last.epoch, last.writer, last.number - last.base + 1, sum(sizes)
     )
 
 

@@ -68,6 +68,7 @@ class BucketStage(CopyStage):
         self.is_calm = False
         self.failures = random.Random(f"failures {seed}").choice((0.0, 0.1, 0.5))
         self.epoch = 1
+        self.acted = 0
         super().__init__(seed, rate=rate, nest=nest)
 
     def _make_copy(self) -> None:
@@ -90,12 +91,30 @@ class BucketStage(CopyStage):
         if self.rng.random() < 0.02:
             raise Killed
 
+    def act(self) -> None:
+        self.acted += 1
+        super().act()
+
+    def _compare(self, context: str) -> None:
+        """Restore, and compare with the primary, which has done nothing since the tick began."""
+        self._judging = True
+        try:
+            after = Volumes(A, B)
+            self.restored(after)
+            first, second = self.pending(self.volumes, A), self.pending(after, B)
+            self.counts["compared"] += 1
+            if first != second:
+                lacks, more = first.keys() - second.keys(), second.keys() - first.keys()
+                self.oracle.violations.append(f"seed {self.seed} {context}: the copy lacks {lacks}, has {more}")
+        finally:
+            self._judging = False
+
     def tick(self) -> None:
         """Let the shipper do one tick."""
         if self._in_tick:
             return
         self._in_tick = True
-        before = self.promised()
+        before, acted = self.promised(), self.acted
         try:
             if self.copy is not None and self.copy._target.is_outgrown:  # type: ignore[attr-defined]
                 self.copy = Copy(self.copy._source, self.copy._target)
@@ -116,6 +135,8 @@ class BucketStage(CopyStage):
             self._in_tick = False
             if not self.is_calm and self.rng.random() < 0.3:
                 self.judge(f"seed {self.seed} after a tick")
+                if self.acted == acted and not self._acting:
+                    self._compare("after a tick")
         except (Killed, DiskError):
             self.drop_copy()
         finally:
@@ -184,14 +205,8 @@ class BucketStage(CopyStage):
             if not self.oracle.violations:
                 self.tick()
         if not self.oracle.violations:
-            self._judging = True
-            after = Volumes(A, B)
-            self.restored(after)
-            first, second = self.pending(self.volumes, A), self.pending(after, B)
-            if first.keys() != second.keys():
-                lacks, more = first.keys() - second.keys(), second.keys() - first.keys()
-                self.oracle.violations.append(f"seed {self.seed}: at the end the copy lacks {lacks}, has {more}")
-            self._check_copy(after, "at the end")
+            self._compare("at the end")
+            self.judge("at the end")
         return self.oracle.violations
 
 

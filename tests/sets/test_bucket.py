@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,11 +19,10 @@ import filewheel.sets.bucket_target
 import filewheel.sets.copy
 from filewheel import Damaged, DiskError, Keeper, NoWheel, Wheel, WheelExists
 from filewheel.disk.directory import open_directory
-from filewheel.format import layout
 from filewheel.sets.bucket import Listed, ObjectStore
 from filewheel.sets.bucket_target import BucketTarget, Replaced
-from filewheel.sets.copy import SMALL, Copied, Copy
-from filewheel.sets.pack import object_name
+from filewheel.sets.copy import Copied, Copy
+from filewheel.sets.pack import SMALL_FILES, PackHead, object_name, pack
 from filewheel.sets.restore import Restored, restore_bucket
 from filewheel.sets.source import Source
 from filewheel.sets.target import Tick
@@ -78,6 +78,13 @@ class CountingStore(ObjectStore):
         data[-1] ^= 1
         obstore.put(self._store, object_name(number), bytes(data), mode="overwrite")
 
+    def replace(self, number: int, head: PackHead) -> None:
+        """Replace an object by another one, as somebody with a key might."""
+        import obstore
+
+        data, _ = pack(head, [b"x"] * len(head.parts))
+        obstore.put(self._store, object_name(number), data, mode="overwrite")
+
     def lose(self, number: int) -> None:
         """Delete an object."""
         ObjectStore.delete(self, [number])
@@ -99,7 +106,7 @@ class Shipped:
         """Begin to ship, as a replicator that was started does."""
         source = self._directory if directory is None else open_directory(directory, write=False)
         target = BucketTarget(self.store, source, self.epoch, keep_us=self.keep_us)
-        return Copy(Source(source), target, small=(*SMALL, layout.PAUSED))
+        return Copy(Source(source), target, small=SMALL_FILES)
 
     def tick(self) -> Copied:
         """Ship what is new."""
@@ -109,7 +116,7 @@ class Shipped:
         target = self.copy._target
         assert isinstance(target, BucketTarget)
         if target.is_outgrown:
-            self.copy = Copy(self.copy._source, target, small=(*SMALL, layout.PAUSED))
+            self.copy = Copy(self.copy._source, target, small=SMALL_FILES)
         done = self.copy.tick()
         if target.needs_base:
             target.commit(Tick())
@@ -265,6 +272,20 @@ def test_a_large_tick_is_several_objects_and_counts_with_its_last(
         ship.restart()
         ship.tick()
         ship.assert_same()
+
+
+def test_journals_of_a_tick_that_was_begun_again_do_not_count(ship: Shipped) -> None:
+    name = "journal/ABCDEFGH-000001.log"
+    with sizes(PART_BYTES=1):
+        target = BucketTarget(ship.store, ship._directory, 1)
+        target.start()
+        target.begin()
+        target.add(Tick(parts=[(name, 0, b"bytes of a segment that is gone when it looks again")]))
+        target.begin()
+        target.commit(Tick())
+    assert ship.store.numbers == [1, 2]
+    assert BucketTarget(ship.store, ship._directory, 1).start().journals == {}
+    assert not (Path(ship.restore().path) / name).exists()
 
 
 def test_a_new_base_is_made_when_the_packs_are_as_large_and_what_is_before_it_goes(ship: Shipped) -> None:
@@ -427,6 +448,15 @@ def test_a_restore_goes_back_to_a_time_that_is_kept(ship: Shipped) -> None:
         ship.restore(5)
 
 
+def test_no_clock_of_the_primary_is_asked(ship: Shipped) -> None:
+    for n in range(1, 6):
+        ship.clock.step((-1) ** n * 400 * 86_400)  # a year back, a year on
+        ship.enqueue(b"%d" % n)
+        ship.tick()
+    assert len(ship.payloads(ship.restore(3).path)) == 3
+    assert len(ship.payloads(ship.restore().path)) == 5
+
+
 def test_without_keep_only_what_is_behind_the_base_is_there(ship: Shipped) -> None:
     with sizes(BASE_BYTES_MIN=1000, OBJECT_BYTES=1):
         for n in range(1, 31):
@@ -507,6 +537,39 @@ def test_a_primary_that_was_set_back_is_refused(ship: Shipped, tmp_path: Path) -
     ship.deal()
     with pytest.raises(filewheel.FilewheelError, match="one was set back, or both have fired"):
         ship.tick()
+
+
+def test_a_head_that_names_a_file_outside_of_a_wheel_is_refused(ship: Shipped) -> None:
+    ship.tick()
+    head = ship.store.head(1)[0]
+    for name in ("../out/x.log", "/etc/passwd", "journal/../x.log", "wheel.json", "laps/../../a.lap"):
+        for changed in (replace(head, gone=[name]), replace(head, parts=[(name, 0, 1, 0)])):
+            ship.store.replace(1, changed)
+            with pytest.raises(Damaged, match="is no file of a wheel"):
+                ship.restore()
+    ship.store.replace(1, replace(head, small=[("roster.json", b"{}")]))
+    with pytest.raises(Damaged, match="a small file is not one"):
+        ship.restore()
+    assert not [path for path in ship.path.iterdir() if path.name.startswith(("out", "restored"))]
+
+
+def test_a_restore_during_which_a_new_base_took_the_place_of_the_old_one_reads_that(ship: Shipped) -> None:
+    ship.enqueue(b"a")
+    ship.tick()
+    read, store = ship.store.read, ship.store
+
+    def late(number: int):  # type: ignore[no-untyped-def]
+        store.read = read  # type: ignore[method-assign]
+        target = ship.copy._target  # type: ignore[union-attr]
+        assert isinstance(target, BucketTarget)
+        target.needs_base = True
+        ship.copy = Copy(ship.copy._source, target, small=SMALL_FILES)  # type: ignore[union-attr]
+        ship.enqueue(b"b")
+        ship.tick()
+        return read(number)
+
+    store.read = late  # type: ignore[method-assign]
+    assert ship.payloads(ship.restore().path) == [b"a", b"b"]
 
 
 # -- where it is restored ------------------------------------------------------------------------------------

@@ -330,3 +330,26 @@ def test_a_prefix_that_is_no_url_of_a_store_is_refused(jobs: Jobs, monkeypatch: 
             add_backup(jobs.a, url)
     assert roster_at(jobs.a) is None
     assert os.listdir(jobs.base) == ["a"]
+
+
+def test_a_store_that_makes_a_name_twice_is_refused(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    import obstore
+
+    real = obstore.put
+
+    def careless(store: Any, path: str, data: Any, **how: Any) -> Any:
+        return real(store, path, data, mode="overwrite")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(obstore, "put", careless)
+        with pytest.raises(BadArgument, match="makes a name twice"):
+            add_backup(jobs.a, jobs.url)
+    assert roster_at(jobs.a) is None
+    add_backup(jobs.a, jobs.url)
+    assert jobs.objects == []
+
+
+def test_a_slash_at_the_end_of_a_url_is_no_other_bucket(jobs: Jobs) -> None:
+    add_backup(jobs.a, jobs.url)
+    add_backup(jobs.a, jobs.url + "/")
+    assert len(roster_at(jobs.a).members) == 1  # type: ignore[union-attr]
