@@ -60,7 +60,7 @@ class Edit:
         if ARGS in message.headers and (self.payload, self.topic) != (UNSET, UNSET):
             raise BadArgument(
                 f"the schedule {living.name!r} is one of calls of {message.topic!r}: its call cannot be edited",
-                hint="scheduler.schedule(...) in a program that knows the handler",
+                hint="all of it again: `filewheel schedule ... --topic NAME --args JSON`, or scheduler.schedule(...)",
             )
         return Plant(
             definition,
