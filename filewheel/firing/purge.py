@@ -37,7 +37,7 @@ from filewheel.laps.store import Store
 from filewheel.laps.window import read_file
 from filewheel.lookup.finder import Finder
 from filewheel.lookup.snapshot import Snapshot
-from filewheel.message import ID_END, RESULT, MessageId
+from filewheel.message import ID_END, RESULT, Message, MessageId
 from filewheel.roster.far import read_note
 from filewheel.roster.roster import Member, read_roster
 from filewheel.runs.history import read_history, remove_ends
@@ -126,20 +126,19 @@ class Choice:
             message = unpack_put(put)
         except Damaged:
             return False
-        return self._has([message.root, call_of_result(put)], message.topic, message.key)
+        return self._has([message.root, call_of_result(message)], message.topic, message.key)
 
     def has_end(self, ended: Ended) -> bool:
         """Return whether a line of the history is of such a message."""
         return self._has([ended.id, ended.first_id], ended.topic, ended.key)
 
 
-def call_of_result(put: bytes) -> bytes | None:
-    """Return the id of the call whose result a packed put is; None of other messages."""
-    try:
-        prefix, _, call = (unpack_put(put).key or "").partition(":")
+def call_of_result(message: Message) -> bytes | None:
+    """Return the id of the call whose result a message is; None of other messages."""
+    prefix, _, call = (message.key or "").partition(":")
+    with contextlib.suppress(BadArgument):
         return bytes(MessageId.parse(call)) if prefix == RESULT else None
-    except (Damaged, BadArgument):
-        return None
+    return None
 
 
 def _quarantined(directory: Directory) -> list[str]:
@@ -426,7 +425,10 @@ class _Purge:
         first, count = b"", 0
         with Snapshot(self.dir) as snapshot:
             for put in filter(meant.has_put, snapshot.puts(hi=ID_END)):
-                if (call := call_of_result(put)) is not None:
+                call = None
+                with contextlib.suppress(Damaged):
+                    call = call_of_result(unpack_put(put))
+                if call is not None:
                     self.results[call] = put[ID]
                 else:
                     first, count = first or put[ID], count + 1
