@@ -27,27 +27,16 @@ from collections.abc import Iterator, Sequence
 from cli.main import VERBS, main
 from tests.support import REPO
 
-OWN = (
-    "run",
-    "work",
-    "replicate",
-    "promote",
-    "serve",
-    "top",
-    "demo",
-    "bench",
-    "kafka",
-    "timers",
-    "doctor",
-    "copy-server",
-)
+OWN = ("run", "work", "replicate", "promote", "serve", "top", "demo", "kafka", "doctor", "copy-server")
 """Verbs that are processes of their own: they run on, start others, or say what process they are."""
+ENDS = ("--once", "--until-empty")
+"""With one of these options such a verb ends by itself, and is forked too."""
 
 CLIENT = """#!{python} -IS
 import marshal, posix, sys
 from _socket import AF_UNIX, SCM_RIGHTS, SOCK_STREAM, SOL_SOCKET, socket
 arguments = sys.argv[1:]
-if any(verb in {own!r} for verb in arguments):
+if any(verb in {own!r} for verb in arguments) and not any(option in {ends!r} for option in arguments):
     posix.environ[b"PYTHONPATH"] = {repo!r}
     posix.execve({python!r}, [{python!r}, "-W", "error", "-m", "cli", *arguments], posix.environ)
 call = marshal.dumps((arguments, posix.getcwd(), posix.environ))
@@ -91,7 +80,9 @@ def warm(own: Sequence[str] = OWN) -> Iterator[str]:
         with server:
             assert server.stdout is not None
             assert server.stdout.readline() == b"ready\n"
-            yield CLIENT.format(python=sys.executable, own=tuple(own), repo=os.fsencode(REPO), address=address)
+            yield CLIENT.format(
+                python=sys.executable, own=tuple(own), ends=ENDS, repo=os.fsencode(REPO), address=address
+            )  # fmt: skip
             assert server.stdin is not None
             server.stdin.close()  # it ends
 
@@ -159,7 +150,7 @@ def become(connection: socket.socket) -> None:
 
 if __name__ == "__main__":
     for name in VERBS:
-        if name not in OWN:
+        if name in ("run", "work") or name not in OWN:
             importlib.import_module(f"cli.commands.{name}")
     for name in ("filewheel.aio.wheel", "filewheel.scheduling.aio"):
         importlib.import_module(name)

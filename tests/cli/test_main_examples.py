@@ -41,19 +41,20 @@ those that need a broker (tests/kafka/test_cli_kafka.py)."""
 
 
 @pytest.fixture(scope="module")
-def filewheel() -> Iterator[str]:
-    """The script `filewheel` of all examples."""
-    with warm() as script:
-        yield script
+def filewheel() -> Iterator[dict[str, str]]:
+    """The scripts `filewheel` of all examples, by folder: of those that end by themselves, and of those that run on."""
+    with warm(own=("doctor", "top")) as ends, warm() as endless:
+        yield {"bin": ends, "bin-endless": endless}
 
 
-def _prepare(where: Path, filewheel: str, *, with_wheel: bool) -> None:
+def _prepare(where: Path, filewheel: dict[str, str], *, with_wheel: bool) -> None:
     """A directory with a command on the PATH, a wheel with a bit of everything, and a dump of another."""
-    for name in ("bin", "mnt", "mnt/disk2", "mnt/disk3"):
+    for name in (*filewheel, "mnt", "mnt/disk2", "mnt/disk3"):
         (where / name).mkdir()
-    command = where / "bin" / "filewheel"
-    command.write_text(filewheel)
-    command.chmod(0o755)
+    for name, script in filewheel.items():
+        command = where / name / "filewheel"
+        command.write_text(script)
+        command.chmod(0o755)
     handler = where / "remind.sh"
     handler.write_text("#!/bin/sh\ncat > handled\n")
     handler.chmod(0o755)
@@ -80,7 +81,7 @@ def test_the_examples_of_the_demo_are_what_its_own_tests_run() -> None:
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(path) or "filewheel")
-def test_the_examples_in_the_help_work(path: tuple[str, ...], tmp_path: Path, filewheel: str) -> None:
+def test_the_examples_in_the_help_work(path: tuple[str, ...], tmp_path: Path, filewheel: dict[str, str]) -> None:
     lines = _examples(path)
     if any("s3://" in line for line in lines):
         pytest.importorskip("obstore", reason="the extra `objects` is not installed")
@@ -110,10 +111,10 @@ def _adapted(line: str, where: Path) -> str:
 
 
 def _run(line: str, where: Path) -> None:
-    env = environment(PATH=f"{where / 'bin'}{os.pathsep}{os.environ['PATH']}")
     replicates, serves = line.endswith(" replicate"), " serve " in line
     endless = replicates or serves or " run " in line or " work " in line
     endless = endless and "--once" not in line and "--until-empty" not in line
+    env = environment(PATH=f"{where / ('bin-endless' if endless else 'bin')}{os.pathsep}{os.environ['PATH']}")
     if endless and not replicates and not serves:
         (where / "handled").unlink(missing_ok=True)  # the one of the example before does not say that this one began
         invoke("-C", where / "wheel", "enqueue", "--in", "0", "one more")

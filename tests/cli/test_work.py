@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from filewheel import BadArgument, Keeper, Scheduler, Wheel
-from tests.cli.support import Fw, Result, finish, start, stopped
+from tests.cli.support import Fw, Result, finish, forked, start, stopped
 from tests.conftest import assert_whole
 from tests.support import REPO, eventually
 
@@ -81,7 +81,7 @@ def begin(app: Path, *args: object) -> subprocess.Popen[str]:
 
 
 def work(app: Path, *args: object, code: int = 0) -> Result:
-    result = finish(begin(app, *args))
+    result = finish(start(command=forked("work", *args), cwd=app))
     assert result.code == code, result
     return result
 
