@@ -36,7 +36,8 @@ def living_twice(directory: Directory, beside: Ids) -> dict[str, list[bytes]]:
     for hash_, id_ in _pairs_in(keys, layout.KEY_RECENT) or ():
         beside.setdefault(hash_, set()).add(id_)
     suspects: set[bytes] = set()
-    for bucket in range(layout.KEY_BUCKETS):
+    files = {bucket for last in _names(directory) if (bucket := layout.parse_key_file(last)) is not None}
+    for bucket in {hash_[0] for hash_ in beside} | files - {layout.KEY_RECENT}:
         found: Ids = {hash_: set(ids) for hash_, ids in beside.items() if hash_[0] == bucket}
         for hash_, id_ in _pairs_in(keys, bucket) or ():
             found.setdefault(hash_, set()).add(id_)
@@ -52,6 +53,14 @@ def living_twice(directory: Directory, beside: Ids) -> dict[str, list[bytes]]:
             if key_ is not None and id_ < DEAD_FLOOR:
                 by_key.setdefault(key_, []).append(id_)
     return {key: sorted(ids) for key, ids in by_key.items() if len(ids) > 1}
+
+
+def _names(directory: Directory) -> list[str]:
+    """Return the names of the files of the index; none before the first key."""
+    try:
+        return sorted(directory.disk.listdir(layout.KEYS))
+    except (FileNotFoundError, NotADirectoryError):  # tools/places.py reports the second
+        return []
 
 
 def _pairs_in(keys: Keys, bucket: int) -> set[tuple[bytes, bytes]] | None:
@@ -144,13 +153,7 @@ def check_keys(directory: Directory, unlisted: Unlisted | None, add: Add) -> Non
         for key, ids in sorted(living_twice(directory, unlisted.beside).items()):
             what = f"the key {key!r} is that of {len(ids)} living messages: {', '.join(str(MessageId(i)) for i in ids)}"
             add("note", layout.KEYS, 0, 0, what, "cancel all of them but one, by id")
-    try:
-        names = directory.disk.listdir(layout.KEYS)
-    except FileNotFoundError:
-        return
-    except NotADirectoryError:
-        return  # tools/places.py reports it
-    for last in sorted(names):
+    for last in _names(directory):
         name = f"{layout.KEYS}/{last}"
         bucket = layout.parse_key_file(last)
         if bucket is not None:

@@ -93,7 +93,7 @@ class Campaign:
     """Say what this machine lacks for it, or None."""
     rounds: int | None = None
     """How many different rounds there are, numbered from 0; None when each number is a new one."""
-    short: int = 3
+    short: int = 1
     """How many rounds the short form in `make test` plays at least; 0: none, a round is too long for it."""
     jobs_max: int | None = None
     """How many processes play it side by side at most; None: as many as there are cores."""

@@ -20,7 +20,7 @@ import pytest
 
 from filewheel import Wheel
 from tests.conftest import assert_whole
-from tests.support import REPO, eventually
+from tests.support import REPO, eventually, some
 
 PAGE = REPO / "docs" / "web-frameworks.md"
 BLOCK = re.compile(r"^```py\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -144,7 +144,9 @@ def test_under_uvicorn_one_of_two_workers_fires_and_the_other_takes_over_when_it
     assert eventually(lambda: server.ask("DELETE", "/reminders/cleo")) == {"outcome": "stopped"}
 
 
-@pytest.mark.parametrize("options", [[], ["--preload"]], ids=["forked", "preloaded"])
+@pytest.mark.parametrize(
+    "options", some([["--preload"], []], one_of=2), ids=lambda options: "".join(options) or "forked"
+)
 def test_under_gunicorn_with_a_start_in_each_worker_one_fires_and_another_takes_over(
     server: Server, options: list[str]
 ) -> None:
@@ -159,7 +161,7 @@ def test_under_gunicorn_with_a_start_in_each_worker_one_fires_and_another_takes_
     assert server.reminds("bob") not in (first, server.process.pid)
 
 
-@pytest.mark.parametrize("preload", [False, True])
+@pytest.mark.parametrize("preload", some([True, False], one_of=2))
 def test_a_start_at_the_import_fires_in_a_worker_or_with_preload_in_the_master(server: Server, preload: bool) -> None:
     pytest.importorskip("flask")
     pytest.importorskip("gunicorn")

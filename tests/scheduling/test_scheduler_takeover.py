@@ -116,8 +116,8 @@ def is_alive(pid: int) -> bool:
 # -- one fires --------------------------------------------------------------------------------------------------------
 
 
-def test_ten_processes_of_one_program_call_each_message_once(start: Start, wheel_dir: Path, log: Path) -> None:
-    processes = [up(p) for p in [start(wait=False) for _ in range(10)]]
+def test_five_processes_of_one_program_call_each_message_once(start: Start, wheel_dir: Path, log: Path) -> None:
+    processes = [up(p) for p in [start(wait=False) for _ in range(5)]]
     scheduler = Scheduler(wheel_dir)
     names = [f"m{i}" for i in range(300)]
     with scheduler.wheel:
