@@ -4,7 +4,7 @@
 A file imports only from its own folder and from those to the left of it (tests/test_layers.py checks it):
 
     errors checks values message | native | env timespec | timers | format | disk | roster | journal | laps | lookup
-    | keys | runs | firing | metrics | sets | schedules | reader changes schedule_changes wheel keeper | aio
+    | keys | runs | firing | metrics | sets | schedules | reader changes wheel keeper | aio
     tools | scheduling | bridges testing | live | kafka
 """
 
@@ -19,6 +19,7 @@ if (_refused := _platform_error(_sys.platform)) is not None:  # before the rest:
     raise _refused
 
 from filewheel.changes import Revived
+from filewheel.disk.begun import Cancelled, CancelledIds
 from filewheel.errors import (
     BadArgument,
     CallFailed,
@@ -55,7 +56,6 @@ from filewheel.errors import (
     WrongPlatform,
     WrongSource,
 )
-from filewheel.firing.cancelled import Cancelled, CancelledIds
 from filewheel.format.ids import Ids
 from filewheel.format.pauses import Pause, Pauses
 from filewheel.format.settings import Sync

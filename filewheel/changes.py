@@ -1,23 +1,30 @@
-"""Cancels pending messages, moves them to another time, and pauses them.
+"""Cancels pending messages, moves them to another time, pauses them, and keeps schedules of plain messages.
 
-The part of a Wheel that takes the locks of ids (disk/locks.py) and of keys (keys/). Each call finds its message and
-writes its frame under these locks, and waits for the flush without them.
-Invariant: when several calls move or cancel one message at once, one succeeds.
+The part of a Wheel that owns the journal of the handle, and takes the locks of ids (disk/locks.py) and of keys (keys/).
+Each call finds its message and writes its frame under these locks, and waits for the flush without them. A schedule is
+a message with a key: its calls plant the next occurrence (schedules/planting.py) in one frame with the end of the last.
+Invariant: when several calls move or cancel one message at once, one succeeds. Of two calls for one schedule at once,
+the later one sees what the earlier one wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import contextlib
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import NamedTuple, overload
 
-from filewheel.checks import check_flag, check_items
+from filewheel.checks import check_flag, check_items, shown
 from filewheel.disk import locks
+from filewheel.disk.begun import BegunLook, Cancelled, CancelledIds, Marks
+from filewheel.disk.directory import Directory, check_writable
 from filewheel.disk.forks import IMPORTS
 from filewheel.disk.hint import HintSender
-from filewheel.env import Clock
-from filewheel.errors import BadArgument, FilewheelError, KeyHeld, NotFound
-from filewheel.firing.cancelled import BegunLook, Cancelled, CancelledIds
+from filewheel.disk.threads import one_call
+from filewheel.errors import BadArgument, FilewheelError, KeyHeld, Locked, NotFound
 from filewheel.format.limits import bytes_of, check_key
 from filewheel.format.pauses import Pause, new_pause
 from filewheel.format.record import CANCELLED, RESCHEDULED, key_of, pack_drop, unpack_put
@@ -25,14 +32,33 @@ from filewheel.format.settings import Sync, check_sync
 from filewheel.journal.columns import At, Delay
 from filewheel.journal.journal import Journal
 from filewheel.keys import unique
+from filewheel.laps.tidy import Tidier, is_untidy, tidy
 from filewheel.message import ID_LIMIT, US_PER_S, Message, MessageId, due_of, receipt
 from filewheel.reader import Reader, one_of, one_or_many
+from filewheel.roster.fence import LOOK_US, Fence
+from filewheel.schedules.definition import (
+    GRACE_US,
+    UNSET,
+    OneOrMore,
+    StoredSchedule,
+    Time,
+    Unset,
+    check_name,
+    schedule_key,
+    schedule_of,
+)
+from filewheel.schedules.edit import Edit
+from filewheel.schedules.plain import PlainSchedule, checked
+from filewheel.schedules.planting import Plant, decide
+from filewheel.schedules.recurrence import Missed
 from filewheel.timespec import due_from
 
 HINT_AHEAD_US = US_PER_S
 """A message that is due later than this wakes no keeper: each keeper checks twice a second anyway."""
 CLEAR_AT_ONCE = 10_000
 """How many messages `clear` cancels in one commit."""
+_PLANT_TRIES = 100
+_NEVER_US = -(1 << 62)
 REVIVE_AT_ONCE = 1000
 """How many dead letters `revive` looks up under one lock."""
 
@@ -59,15 +85,103 @@ def ids_at_once(messages: Iterable[Message]) -> Iterator[list[MessageId]]:
 
 
 class Changes(Reader):
-    """The changing part of a Wheel, which provides the attributes declared here."""
+    """The part of a Wheel that has a journal, and ends or moves what is pending."""
 
-    _sync: Sync
-    _clock: Clock
-    _hint: HintSender
+    def __init__(
+        self,
+        directory: Directory,
+        anew: Callable[[], object] | None,
+        *,
+        sync: Sync,
+        force: bool,
+        on_flush: Callable[[int], None] | None,
+    ) -> None:
+        """`force` allows a network file system. `anew` is for a forked child, as of Reader."""
+        super().__init__(directory, anew)
+        self._force = force
+        self._sync = sync
+        self._clock = directory.env.clock
+        self._journal: Journal | None = None
+        self._looked_us = _NEVER_US
+        """When the roster last allowed this handle to write."""
+        self._on_flush = on_flush
+        self._opening = threading.RLock()
+        self._tidier: Tidier | None = None
+        """Made with the journal, whose segments it follows."""
+        self._hint = HintSender(directory.disk)
+
+    # -- the journal -----------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Make everything enqueued durable, and close the journal. A second call ends what Ctrl-C cut off."""
+        if os.getpid() != self._pid:
+            self._closed = self._closed or self._anew is not None  # an inherited handle is not opened again
+            return
+        if self._journal is not None:
+            self._journal.appender.one_call()  # raises before anything changes
+        self._closed = True
+        if self._tidier is not None:
+            self._tidier.join()
+        try:
+            if self._journal is not None:
+                self._journal.close()
+                if is_untidy(self._dir):
+                    tidy(self._dir)
+        finally:
+            self._finder.forget()
+            self._hint.close()
+            self._dir.disk.release()
+
+    @property
+    def _is_finished(self) -> bool:
+        """Whether each further write raises: it was closed, or a flush failed. For an owner that opens it anew."""
+        return self._closed or (self._journal is not None and self._journal.appender.broken is not None)
+
+    def _end_writing(self) -> None:
+        """Release the journal of a handle that is finished. Who has the handle can read on."""
+        with contextlib.suppress(FilewheelError):  # a caller has got it
+            if self._journal is not None:
+                self._journal.close()
+
+    def flush(self) -> None:
+        """Make everything enqueued through this handle durable, for any `sync`."""
+        self._check()
+        if self._journal is not None:
+            self._journal.flush()
 
     def _writer(self) -> Journal:
-        """Return this handle's journal."""
-        raise NotImplementedError
+        """Return this handle's journal, which the first call makes."""
+        self._check()
+        if self._journal is None:
+            with one_call(self._opening, self._dir.path):
+                if self._journal is None:
+                    check_writable(self._dir.path, self._dir.disk, force=self._force)
+                    self._tidier = tidier = Tidier(self._dir)
+                    self._journal = Journal(
+                        self._dir,
+                        fence=Fence(self._dir),
+                        marks=Marks(self._dir),
+                        on_segment_end=tidier.segment_ended,
+                        on_flush=self._on_flush,
+                    )
+        now_us = self._clock.now_us()
+        if not 0 <= now_us - self._looked_us < LOOK_US:  # mutant: backup-written
+            self._look(self._journal, now_us)
+        return self._journal
+
+    def _heed(self) -> None:
+        """Do what each write does first, for an owner that may rest for long: a purge waits for it. Raises nothing."""
+        if self._journal is not None:
+            with contextlib.suppress(FilewheelError):  # the next write raises it
+                self._writer()
+
+    def _look(self, journal: Journal, now_us: int) -> None:
+        """Check the roster, and write for the set in it from now on. Raises Fenced, Damaged."""
+        journal.look()  # mutant: refused-once.2 follow-once.2
+        # Set last, so that after an error the next call checks again.
+        self._looked_us = now_us
+
+    # -- cancel and move ---------------------------------------------------------------------------------------
 
     @overload
     def cancel(self, id_: MessageId | str | bytes, *, sync: Sync | None = None) -> Cancelled: ...
@@ -312,6 +426,161 @@ class Changes(Reader):
         ended: tuple[Pause, ...] = _pauses().resume(self._dir, lambda pause: everything or pause.is_for(which))
         self._hint.send(self._clock.now_us())
         return ended
+
+    # -- schedules -------------------------------------------------------------------------------------------
+
+    def schedule(
+        self,
+        name: str,
+        when: OneOrMore,
+        payload: bytes = b"",
+        *,
+        topic: str = "",
+        headers: Mapping[str, str] | None = None,
+        tz: str = "UTC",
+        missed: Missed = "once",
+        grace_s: float = GRACE_US / US_PER_S,
+        jitter_s: float = 0,
+        start: Time | None = None,
+        end: Time | None = None,
+        count: int | None = None,
+        on_conflict: str = "replace",
+        sync: Sync | None = None,
+    ) -> MessageId:
+        """Start recurring work whose occurrences are this message; return the id of the next one.
+
+        `when` is an interval (seconds, "90s"), a cron expression in a zone, or a single time. `filewheel run` fires the
+        occurrences, and so does a scheduler that has a handler of this topic. `missed` and the other options are those
+        of Scheduler.schedule. If there is such a schedule already, "replace" replaces it, "keep" keeps it, "reject"
+        raises KeyHeld. The same again changes nothing (`kept` of the id is true), nor the number of calls that are
+        left. An occurrence that is due already keeps its due, whatever the new times are, and is called before them.
+
+        Raises BadArgument, also when no time is left; KeyHeld when a program declares the name, or calls a handler
+        under it.
+        """
+        plan = PlainSchedule(
+            name, when, payload, topic, headers, tz, missed, grace_s, jitter_s, start, end, count, on_conflict
+        )
+        return self.schedule_many([plan], sync=sync)[0]
+
+    def schedule_many(self, schedules: Iterable[PlainSchedule], *, sync: Sync | None = None) -> list[MessageId]:
+        """Start schedules as `schedule` does, all of them in one commit or none; return the ids of their occurrences.
+
+        Raises BadArgument when two have one name, and the error of the first that is refused.
+        """
+        plans = [*check_items("schedules", schedules)]
+        if not all(isinstance(plan, PlainSchedule) for plan in plans):
+            raise BadArgument(f"schedules are a list of PlainSchedule, not {shown(plans)}")
+        plants = [plan.plant(self.payload_bytes_max) for plan in plans]
+        names = [plant.definition.name for plant in plants]
+        for name, number in Counter(names).items():
+            if number > 1:
+                raise BadArgument(f"two schedules of this call are named {name!r}")
+        return self._plant(names, lambda _: plants, sync) if names else []
+
+    def edit_schedule(
+        self,
+        name: str,
+        *,
+        when: OneOrMore | Unset = UNSET,
+        payload: bytes | Unset = UNSET,
+        topic: str | Unset = UNSET,
+        headers: Mapping[str, str] | Unset = UNSET,
+        change_headers: Mapping[str, str | None] | Unset = UNSET,
+        tz: str | Unset = UNSET,
+        missed: Missed | Unset = UNSET,
+        grace_s: float | Unset = UNSET,
+        jitter_s: float | Unset = UNSET,
+        start: Time | Unset | None = UNSET,
+        end: Time | Unset | None = UNSET,
+        count: int | Unset | None = UNSET,
+        sync: Sync | None = None,
+    ) -> MessageId:
+        """Change what is given of a schedule; return the id of its next occurrence.
+
+        None takes a start, an end or a count away. A count that is given counts from now. `headers` replace all but
+        its own retry and time-out; `change_headers` sets some, or takes away those whose value is None. Of two edits at
+        once each keeps what the other has changed.
+        Raises NotFound; KeyHeld for a schedule that a program declares; BadArgument.
+        """
+        edit = Edit(when, payload, topic, headers, change_headers, tz, missed, grace_s, jitter_s, start, end, count)
+        check_name(name)
+
+        def edited(stored: Sequence[StoredSchedule | None]) -> list[Plant]:
+            if stored[0] is None:
+                raise NotFound(
+                    f"there is no schedule {name!r}", path=self.path, hint="`filewheel schedule list` shows them"
+                )
+            if stored[0].is_declared:
+                raise KeyHeld(
+                    f"a program declares the schedule {name!r}",
+                    key=schedule_key(name),
+                    id=stored[0].occurrence.id,
+                    path=self.path,
+                    hint="change it in the program",
+                )
+            return [checked(edit.of(stored[0]), self.payload_bytes_max)]
+
+        return self._plant([name], edited, sync)[0]
+
+    def unschedule(self, name: str, *, sync: Sync | None = None) -> Cancelled:
+        """End a schedule; return whether its occurrence was stopped in time, had begun, or there is none.
+
+        A running occurrence goes on, and is the last. A schedule that a program declares begins again when it starts:
+        call this when no program declares it any more.
+        """
+        return self.cancel(key=schedule_key(check_name(name)), sync=sync)
+
+    def _plant(
+        self,
+        names: Sequence[str],
+        plants_of: Callable[[Sequence[StoredSchedule | None]], Sequence[Plant]],
+        sync: Sync | None,
+    ) -> list[MessageId]:
+        """Plant schedules in one frame, all or none; return the ids of their next occurrences, `kept` where they stay.
+
+        `plants_of` returns them, given what is stored of these names now. Two administrators and a keeper may do this
+        at once: the frame is written only if the messages that were read still have the keys; else all is done again.
+        Raises the error of the first that is refused.
+        """
+        sync = self._sync if sync is None else check_sync(sync)
+        keys = [schedule_key(name) for name in names]
+        for _ in range(_PLANT_TRIES):
+            living, now_us = self._holders(keys), self._clock.now_us()
+            plants = plants_of([None if m is None else schedule_of(m) for m in living])
+            decided = [
+                decide(plant, message, now_us=now_us, has_begun=self._has_begun, path=self.path)
+                for plant, message in zip(plants, living, strict=True)
+            ]
+            asks = [one for one in decided if isinstance(one, unique.Ask)]
+            made = iter(self._put_all(asks, sync) if asks else ())
+            ids = [next(made) if isinstance(one, unique.Ask) else one for one in decided]
+            found = [one for one in ids if isinstance(one, MessageId)]
+            if len(found) == len(names):
+                return found
+            for each in ids:
+                if isinstance(each, Locked):
+                    raise each
+            # The message that had a key is another now: it fired, or someone else planted.
+        raise KeyHeld(
+            f"the schedule {names[0]!r} changes faster than it can be replaced",
+            key=keys[0],
+            path=self.path,
+            hint="try again",
+        )
+
+    def _has_begun(self, message: Message) -> bool:
+        """Return whether the work on a message has begun; False if that is not known: it may be done twice then."""
+        return BegunLook(self._dir).outcomes([message.id])[message.id] is Cancelled.BEGUN
+
+    def _put_all(self, asks: Sequence[unique.Ask], sync: Sync) -> list[MessageId | KeyHeld | Locked]:
+        journal = self._writer()
+        made, ticket = unique.put_all(self._keys, journal, asks, all_or_none=True)
+        if ticket is None:
+            return made
+        copies = journal.wait_durable(ticket, sync)
+        self._hint.send(self._clock.now_us())
+        return [receipt(one, copies) if isinstance(one, MessageId) else one for one in made]
 
 
 def _pauses() -> ModuleType:

@@ -70,7 +70,6 @@ from filewheel.journal.columns import At
 from filewheel.journal.settlement import Settlement
 from filewheel.keys.index import Keys
 from filewheel.laps.slot import second_of
-from filewheel.laps.store import Store
 from filewheel.laps.window import Budget, check_budget
 from filewheel.message import US_PER_S, Message, MessageId
 from filewheel.roster.fence import Fence
@@ -103,7 +102,8 @@ class Keeper:
     the new time; "hold" fires by the elapsed time, until the keeper is reopened.
 
     With `keep_dead_s` dead letters that are older are dropped, a thousand at a time, by a thread of the keeper. By
-    default they are kept for ever.
+    default they are kept for ever. `on_dead_dropped` is called with id → topic of those that were dropped, `on_flush`
+    with the microseconds of each flush of the keeper's own journal. Neither may raise.
 
     To a Keeper, a Scheduler's call is a message like any other. If you acknowledge it, the call is lost; if you
     acknowledge or bury an occurrence of a schedule, the schedule ends, because only a Scheduler writes the next
@@ -129,6 +129,8 @@ class Keeper:
         budget: Budget = READY_BUDGET,
         background: bool = True,
         history: int | None = None,
+        on_flush: Callable[[int], None] | None = None,
+        on_dead_dropped: Dropped | None = None,
         clock: Clock | None = None,
         env: Env = SYSTEM,
     ) -> None:
@@ -137,6 +139,9 @@ class Keeper:
             background=background, history=history,
         )  # fmt: skip
         check_budget(budget)
+        for name, function in (("on_flush", on_flush), ("on_dead_dropped", on_dead_dropped)):
+            if function is not None:
+                check_function(name, function)
         self._dir = open_directory(path, write=True, force=force, env=check_env(env).using(clock=clock))
         self._disk = self._dir.disk
         clock = self._clock = self._dir.env.clock
@@ -153,9 +158,8 @@ class Keeper:
             self._pauses = KnownPauses(self._dir)
             self._drains = self.paused.drains
             self._keeper_lock.take("keeper", wait=wait, drains=self._pauses.drains)
-            self._store = Store(self._dir)
-            self._store.own.fence = self._fence  # also for a keeper that acknowledges and does not claim
-            self._head = Head(self._store, budget, self._pauses)
+            self._head = Head(self._dir, self._fence, budget, self._pauses, on_flush)
+            self._store = self._head.store
             self._lock = self._store.lock
             self._begins = Begins(self._store, self._head)
             self.observer = Observer(
@@ -167,14 +171,14 @@ class Keeper:
             self._hints.open()
             _warn_of(self._store.notes)
             self._keys = Keys(self._dir)
+            moving = threading.RLock()
             self._housekeeper = Housekeeper(
                 self._store, self._keys, self._head.finished, flush_interval_s=flush_interval_s,
                 on_failure=self._fail, check=self._keeper_lock.check, look=self.observer.look,
-                publish=self.observer.publish,
+                publish=self.observer.publish, moving=moving, keep_dead_s=keep_dead_s, on_dead_dropped=on_dead_dropped,
             )  # fmt: skip
             self._reserve = self._housekeeper.reserve
-            self._settler = Settler(self._store, self._head, self._reserve, self._keys, self.observer.history)
-            self._housekeeper.keep_dead(keep_dead_s, self._keys, self._settler.moving)
+            self._settler = Settler(self._store, self._head, self._reserve, self._keys, self.observer.history, moving)
             if background:
                 self._housekeeper.start()
         except BaseException as exc:
@@ -207,8 +211,10 @@ class Keeper:
     ) -> None:
         self.close()
 
-    def close(self) -> None:
+    def close(self, *, deal: bool = True) -> None:
         """Flush, deal the undealt records, and release the lock. The next keeper offers claimed messages again.
+
+        Without `deal` it leaves little for a later keeper to deal: up to 256 KiB in 8 journals, and 8 finished files.
 
         After Fenced or Locked it deals nothing and does not raise: the new primary, or the next keeper, again offers
         messages whose acknowledgement was not flushed.
@@ -218,7 +224,7 @@ class Keeper:
         with self._closing:  # a second call returns when the first has closed
             try:  # mutant: half-closed
                 if not self._closed:
-                    self._end()
+                    self._end(deal=deal)
             finally:  # each step of it can be done twice: the next close finishes one that Ctrl-C cut off
                 self._give_up(fails=False)
 
@@ -230,11 +236,11 @@ class Keeper:
             return False
         return True
 
-    def _end(self) -> None:
+    def _end(self, *, deal: bool) -> None:
         """Write the remaining settlements, and close the journal after any error."""
         try:
             try:
-                if self._broken is None:
+                if self._broken is None and self._settler.later:
                     self._settler.settle_later(self._check)
                     self.unwritten = self._settler.unwritten()
                     if self.unwritten is not None:
@@ -251,7 +257,7 @@ class Keeper:
                 with self._lock:
                     self._store.ingest(test_locks=True)
                 if self._is_primary():
-                    self._housekeeper.deal_all()
+                    self._housekeeper.deal_all(even_little=deal)
         except OSError as exc:
             raise disk_error(exc, self._dir.path) from exc
 
@@ -374,16 +380,14 @@ class Keeper:
                 self._check_office(now_us)  # mutant: claim-unlooked
                 by_us = now_us if until_us is None else min(now_us, max(until_us, -1))  # mutant: until-early
                 try:
-                    room_for = self._reserve.room_for
-                    claimed = self._begins.claim(now_us, by_us, limit, bounds, room_for, begun=begun)
-                    batch = Batch(*claimed, self._set_aside)
+                    puts, ids = self._begins.claim(now_us, by_us, limit, bounds, self._reserve.room_for, begun=begun)
                 except OSError as exc:
                     raise disk_error(exc, self._dir.path) from exc
                 except Damaged as exc:
                     self._stop_for(exc)
                     raise
-                if batch or not self._head.is_behind(by_us):  # mutant: backlog-hides
-                    return batch
+                if puts or not self._head.is_behind(by_us):  # mutant: backlog-hides
+                    return Batch(puts, ids, self._set_aside)
 
     def begin(self, what: Batch | Message | bytes | Iterable[Message | bytes]) -> set[bytes]:
         """Begin the work on claimed messages; return the ids of those that must not begin.
@@ -591,17 +595,6 @@ class Keeper:
     def _flush(self) -> None:
         with contextlib.suppress(Closed):  # another thread has closed the keeper, and flushed everything
             self._store.own.flush()
-
-    def on_flush(self, told: Callable[[int], None]) -> None:
-        """Call a function with the microseconds of each flush of the keeper's own journal. It must not raise."""
-        check_function("told", told)
-        self._store.own.appender.on_flush = told
-
-    def on_dead_dropped(self, told: Dropped) -> None:
-        """Call a function with id → topic of the dead letters that were dropped for their age. It must not raise."""
-        check_function("told", told)
-        if self._housekeeper.old_dead is not None:
-            self._housekeeper.old_dead.on_dropped = told
 
     def holds(self, id_: bytes) -> bool:
         """Return whether a message is claimed, and not settled yet."""

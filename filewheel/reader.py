@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -17,6 +17,7 @@ from typing import Any, overload
 
 from filewheel.checks import check_choice, check_flag, check_items, check_number, check_whole
 from filewheel.disk.directory import Directory
+from filewheel.disk.forks import reopen
 from filewheel.disk.keeper_lock import holder
 from filewheel.disk.paused import read_pauses
 from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError, Forked, disk_errors
@@ -58,8 +59,10 @@ def given(id_: MessageId | str | bytes | None, key: str | None) -> dict[str, Any
 class Reader:
     """The reading part of a Wheel."""
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: Directory, anew: Callable[[], object] | None) -> None:
+        """With `anew`, which opens another one, the first call in a forked child does that, and has its inside."""
         self._dir = directory
+        self._anew = anew
         self._finder = Finder(directory)
         self._keys = Keys(directory, self._finder)
         self._pid = os.getpid()
@@ -81,6 +84,8 @@ class Reader:
         return list(self._dir.notes)
 
     def _check(self) -> None:
+        if self._anew is not None and not self._closed and os.getpid() != self._pid:
+            reopen(self, self._anew, self.path)
         if self._closed:
             raise Closed("this wheel is closed", path=self._dir.path, hint="open it again")
         if os.getpid() != self._pid:
@@ -268,9 +273,7 @@ class Reader:
         Raises Damaged when the file is not one that a keeper wrote, DiskError.
         """
         self._check()
-        found = read_running(self._dir)
-        found._is_pending = self._is_pending
-        return found
+        return read_running(self._dir, self._is_pending)
 
     def _is_pending(self, id_: bytes) -> bool:
         """Return whether a message is pending; True if that cannot be known."""

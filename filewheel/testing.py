@@ -117,7 +117,7 @@ def redirected(scheduler: AnyScheduler, path: str | os.PathLike[str], clock: Clo
                 "_clock": env.clock,
                 "_wheel": None,
                 "_wheel_pid": 0,
-                "_opener": WheelOpener(where, create=True, sync=None, env=env),
+                "_opener": WheelOpener(where, create=True, sync=None, on_flush=plain._telemetry.flushed, env=env),
             },
         ),
     ]

@@ -7,25 +7,20 @@ Invariant: an enqueue that returned is as durable as its `sync` says, with or wi
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, get_args
 
-from filewheel.changes import HINT_AHEAD_US
+from filewheel.changes import HINT_AHEAD_US, Changes
 from filewheel.checks import check_choice, check_flag, check_function, check_items, check_path
 from filewheel.disk import forks
-from filewheel.disk.begun import Marks
-from filewheel.disk.directory import check_writable, create_directory, open_directory
+from filewheel.disk.directory import create_directory, open_directory
 from filewheel.disk.disk import SYSTEM
-from filewheel.disk.forks import AfterFork, reopen
-from filewheel.disk.hint import HintSender
-from filewheel.disk.threads import one_call
+from filewheel.disk.forks import AfterFork
 from filewheel.env import Clock, Env, check_env
-from filewheel.errors import BadArgument, DiskError, FilewheelError, KeyHeld, NoWheel, WheelExists, partly_done
+from filewheel.errors import BadArgument, DiskError, KeyHeld, NoWheel, WheelExists, partly_done
 from filewheel.format import layout
 from filewheel.format.ids import Ids
 from filewheel.format.limits import bytes_of, check_headers, check_message, check_topic
@@ -34,11 +29,9 @@ from filewheel.format.settings import PAYLOAD_BYTES_MAX_DEFAULT, SLOTS_DEFAULT, 
 from filewheel.journal.columns import At, Delay, Headers, dues_of, keyed_middles_of, middles_of
 from filewheel.journal.journal import Journal
 from filewheel.keys import unique
-from filewheel.laps.tidy import Tidier, is_untidy, tidy
 from filewheel.message import DUE_END_US, ID_END, KEY, Message, MessageId, due_of, receipt
 from filewheel.native.compiled import due_at, size_of
-from filewheel.roster.fence import LOOK_US, Fence
-from filewheel.schedule_changes import ScheduleChanges
+from filewheel.roster.fence import LOOK_US
 from filewheel.timespec import due_from
 
 if TYPE_CHECKING:
@@ -50,10 +43,9 @@ OnConflict = Literal["reject", "keep", "replace"]
 _PLAIN = (list, tuple)
 _ADD_BYTES = 1 << 20
 _ADD_EACH_BYTES = 128
-_NEVER_US = -(1 << 62)
 
 
-class Wheel(ScheduleChanges):
+class Wheel(Changes):
     """A wheel to enqueue into and to read. Thread-safe; any number of processes may open it at once.
 
     Opening reads wheel.json. The first enqueue makes this handle's journal. Close the handle, or use it in a `with`:
@@ -70,10 +62,13 @@ class Wheel(ScheduleChanges):
         sync: Sync | None = None,
         force: bool = False,
         after_fork: AfterFork = "raise",
+        on_flush: Callable[[int], None] | None = None,
         clock: Clock | None = None,
         env: Env = SYSTEM,
     ) -> None:
         """Open the wheel at `path`. `sync` overrides the wheel's own; `force` allows a network file system.
+
+        `on_flush` is called with the microseconds of each flush. It must not raise.
 
         In a forked child an inherited handle raises Forked; with after_fork="reopen" its first call reopens it. The
         parent still flushes the messages that it enqueued before the fork.
@@ -82,33 +77,20 @@ class Wheel(ScheduleChanges):
         """
         check_flag("force", force)
         check_choice("after_fork", after_fork, get_args(AfterFork))
+        if on_flush is not None:
+            check_function("on_flush", on_flush)
         # A process without write permission can open it too; the first write checks the permission.
         env = check_env(env).using(clock=clock)
-        super().__init__(open_directory(path, write=False, env=env))
-        self._force = force
-        self._sync = self._dir.settings.sync if sync is None else check_sync(sync)
-        self._payload_bytes_max = self._dir.settings.payload_bytes_max
-        self._clock = env.clock
-        self._forks = forks.now()
-        self._after_fork: AfterFork = after_fork
-        self._anew = partial(
-            Wheel,
-            check_path(path),
-            sync=sync,
-            force=force,
-            after_fork=after_fork,
-            env=env,
+        directory = open_directory(path, write=False, env=env)
+        sync = directory.settings.sync if sync is None else check_sync(sync)
+        anew = partial(
+            Wheel, check_path(path), sync=sync, force=force, after_fork=after_fork, on_flush=on_flush, env=env
         )
-        self._journal: Journal | None = None
-        self._looked_us = _NEVER_US
-        """When the roster last allowed this handle to write."""
-        self.on_flush: Callable[[int], None] | None = None
-        """Called with the microseconds of each flush, if set before the first enqueue. It must not raise."""
-        self._opening = threading.RLock()
-        self._tidier = Tidier(self._dir)
+        super().__init__(directory, anew if after_fork == "reopen" else None, sync=sync, force=force, on_flush=on_flush)
+        self._payload_bytes_max = directory.settings.payload_bytes_max
+        self._forks = forks.now()
         self._tails: dict[str, bytes] = {}
         """topic → the packed bytes between time and payload of a message without headers"""
-        self._hint = HintSender(self._dir.disk)
 
     @classmethod
     def create(
@@ -161,6 +143,7 @@ class Wheel(ScheduleChanges):
         payload_bytes_max: int = PAYLOAD_BYTES_MAX_DEFAULT,
         force: bool = False,
         after_fork: AfterFork = "raise",
+        on_flush: Callable[[int], None] | None = None,
         clock: Clock | None = None,
         env: Env = SYSTEM,
     ) -> Self:
@@ -174,7 +157,7 @@ class Wheel(ScheduleChanges):
         check_limits(slots, payload_bytes_max)
         env = check_env(env).using(clock=clock)
         sync = None if sync is None else check_sync(sync)
-        opened = partial(cls, path, sync=sync, force=force, after_fork=after_fork, env=env)
+        opened = partial(cls, path, sync=sync, force=force, after_fork=after_fork, on_flush=on_flush, env=env)
         try:
             return opened()
         except NoWheel:
@@ -204,79 +187,6 @@ class Wheel(ScheduleChanges):
 
     def __repr__(self) -> str:
         return f"<Wheel {self._dir.path}{' (closed)' if self._closed else ''}>"
-
-    def close(self) -> None:
-        """Make everything enqueued durable, and close the journal. A second call ends what Ctrl-C cut off."""
-        if os.getpid() != self._pid:
-            self._closed = self._closed or self._after_fork == "reopen"  # an inherited handle is not opened again
-            return
-        if self._journal is not None:
-            self._journal.appender.one_call()  # raises before anything changes
-        self._closed = True
-        self._tidier.join()
-        try:
-            if self._journal is not None:
-                self._journal.close()
-                if is_untidy(self._dir):
-                    tidy(self._dir)
-        finally:
-            self._finder.forget()
-            self._hint.close()
-            self._dir.disk.release()
-
-    def _check(self) -> None:
-        if self._after_fork == "reopen" and not self._closed and os.getpid() != self._pid:
-            reopen(self, self._anew, self.path)
-        super()._check()
-
-    @property
-    def _is_finished(self) -> bool:
-        """Whether each further write raises: it was closed, or a flush failed. For an owner that opens it anew."""
-        return self._closed or (self._journal is not None and self._journal.appender.broken is not None)
-
-    def _end_writing(self) -> None:
-        """Release the journal of a handle that is finished. Who has the handle can read on."""
-        with contextlib.suppress(FilewheelError):  # a caller has got it
-            if self._journal is not None:
-                self._journal.close()
-
-    def flush(self) -> None:
-        """Make everything enqueued through this handle durable, for any `sync`."""
-        self._check()
-        if self._journal is not None:
-            self._journal.flush()
-
-    def _writer(self) -> Journal:
-        """Return this handle's journal, which the first call makes."""
-        self._check()
-        if self._journal is None:
-            with one_call(self._opening, self._dir.path):
-                if self._journal is None:
-                    check_writable(self._dir.path, self._dir.disk, force=self._force)
-                    journal = Journal(self._dir)
-                    journal.appender.on_segment_end = self._tidier.segment_ended
-                    journal.fence = Fence(self._dir)
-                    journal.marks = Marks(self._dir)
-                    if self.on_flush is not None:
-                        check_function("on_flush", self.on_flush)
-                    journal.appender.on_flush = self.on_flush
-                    self._journal = journal
-        now_us = self._clock.now_us()
-        if not 0 <= now_us - self._looked_us < LOOK_US:  # mutant: backup-written
-            self._look(self._journal, now_us)
-        return self._journal
-
-    def _heed(self) -> None:
-        """Do what each write does first, for an owner that may rest for long: a purge waits for it. Raises nothing."""
-        if self._journal is not None:
-            with contextlib.suppress(FilewheelError):  # the next write raises it
-                self._writer()
-
-    def _look(self, journal: Journal, now_us: int) -> None:
-        """Check the roster, and write for the set in it from now on. Raises Fenced, Damaged."""
-        journal.look()  # mutant: refused-once.2 follow-once.2
-        # Set last, so that after an error the next call checks again.
-        self._looked_us = now_us
 
     def purge(
         self,
@@ -353,11 +263,11 @@ class Wheel(ScheduleChanges):
         if due_us < 0:
             due_us = due_from(now_us, delay=delay, at=at)
         if key is not None or on_conflict != "reject":
-            return self._enqueue_unique(payload, due_us, now_us, topic, headers, sync, key, on_conflict)
+            return self._enqueue_unique(journal, payload, due_us, now_us, topic, headers, sync, key, on_conflict)
         tail = (self._tails.get(topic) if type(topic) is str else None) or self._know_topic(topic)
         if headers:
             if KEY in check_headers(headers):
-                return self._enqueue_unique(payload, due_us, now_us, topic, headers, sync, key, on_conflict)
+                return self._enqueue_unique(journal, payload, due_us, now_us, topic, headers, sync, key, on_conflict)
             tail = pack_tail(topic, headers)
         id_ = journal.put(due_us, now_us, tail, payload, sync=self._sync if sync is None else check_sync(sync))
         if due_us < now_us + HINT_AHEAD_US:
@@ -366,6 +276,7 @@ class Wheel(ScheduleChanges):
 
     def _enqueue_unique(
         self,
+        journal: Journal,
         payload: bytes,
         due_us: int,
         now_us: int,
@@ -385,7 +296,6 @@ class Wheel(ScheduleChanges):
         named = check_headers({**headers, KEY: key}) if headers else {KEY: key}
         rest = pack_middle(now_us, topic, named) + pack_payload(payload)
         ask = unique.Ask(key, on_conflict, due_us, rest)
-        journal = self._writer()
         (made,), ticket = unique.put_all(self._keys, journal, [ask])
         if not isinstance(made, MessageId):
             raise made
@@ -432,7 +342,7 @@ class Wheel(ScheduleChanges):
         if keys is not None or on_conflict != "reject":
             unique.check_policy(on_conflict)
             middles = keyed_middles_of(now_us, topic, headers, keys or (), count)
-            return self._enqueue_keyed(dues, middles, bodies, keys or (), on_conflict, sync)
+            return self._enqueue_keyed(journal, dues, middles, bodies, keys or (), on_conflict, sync)
         middle = middles_of(now_us, topic, headers, count)
         made = journal.put_many(dues, middle, bodies, size_bytes=size, sync=sync)
         if made and due_of(made.least) < now_us + HINT_AHEAD_US:
@@ -441,6 +351,7 @@ class Wheel(ScheduleChanges):
 
     def _enqueue_keyed(
         self,
+        journal: Journal,
         dues: Sequence[int],
         middles: Sequence[bytes],
         bodies: Sequence[bytes],
@@ -451,7 +362,6 @@ class Wheel(ScheduleChanges):
         """Enqueue many checked messages with keys: all of them, or none."""
         rows = zip(keys, dues, middles, bodies, strict=True)
         asks = [unique.Ask(key, on_conflict, due, middle + pack_payload(body)) for key, due, middle, body in rows]
-        journal = self._writer()
         made, ticket = unique.put_all(self._keys, journal, asks, all_or_none=True)
         ids = [id_ for id_ in made if isinstance(id_, MessageId)]
         if len(ids) < len(made):

@@ -98,8 +98,7 @@ def _live(path: Path, copy: Path) -> list[dict[str, Any]]:
 
     # A lives through it all. Its journal is filled ahead with zeros, 2 KiB at a time.
     a = Wheel(path, clock=clock, env=SYSTEM.using(entropy=named("PRDCR001")))
-    a._journal = Journal(a._dir, fill_bytes=2048)
-    a._journal.fence = Fence(a._dir)
+    a._journal = Journal(a._dir, fill_bytes=2048, fence=Fence(a._dir))
     a.enqueue(b"late, and left claimed", at=_at(-5))
     a.enqueue(b"late, and acknowledged after the last deal", at=_at(-4.5))
     a.enqueue(b"put back once", at=_at(1), topic="retry", headers={"n": "1"})
@@ -218,8 +217,7 @@ def make_set(path: Path, copy: Path) -> list[dict[str, Any]]:
 def _writer(path: Path, clock: Clock, name: str) -> Wheel:
     """Open a wheel that writes under this name, and nothing ahead."""
     wheel = Wheel(path, clock=clock, env=SYSTEM.using(entropy=named(name)))
-    wheel._journal = Journal(wheel._dir, fill_bytes=0)
-    wheel._journal.fence = Fence(wheel._dir)
+    wheel._journal = Journal(wheel._dir, fill_bytes=0, fence=Fence(wheel._dir))
     return wheel
 
 

@@ -34,7 +34,7 @@ def are_free(keeper: Keeper) -> bool:
     got: list[bool] = []
 
     def take() -> None:
-        for lock in (keeper._lock, keeper._settler.moving, keeper._store.own.appender.lock):
+        for lock in (keeper._lock, keeper._settler._moving, keeper._store.own.appender.lock):
             got.append(lock.acquire(timeout=30))
             if got[-1]:
                 lock.release()

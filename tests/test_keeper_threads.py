@@ -207,7 +207,7 @@ def test_what_two_threads_put_back_at_once_is_written_when_both_calls_have_retur
             assert keeper.nack(other, delay=60) is not None
 
         monkeypatch.setattr(locks, "take_ids", taking)
-        monkeypatch.setattr(keeper._settler, "moving", ParsedEntries(keeper._settler.moving, came))
+        monkeypatch.setattr(keeper._settler, "_moving", ParsedEntries(keeper._settler._moving, came))
         thread = threads.go(put_back)
         assert keeper.nack(one, delay=60) is not None
         thread.join(120)

@@ -158,6 +158,30 @@ def code_of(path: Path) -> str:
     return ast.unparse(tree)
 
 
+def test_a_class_has_the_attributes_that_it_declares() -> None:
+    lacking = []
+    for path in modules():
+        for cls in (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)):
+            bases = {ast.unparse(base).partition("[")[0] for base in cls.bases}
+            if cls.decorator_list or bases & {"NamedTuple", "Protocol", "TypedDict", "BaseHTTPRequestHandler"}:
+                continue
+            stored = {ast.unparse(node) for node in ast.walk(cls) if _is_stored(node)}
+            declared = {ast.unparse(n.target) for n in cls.body if isinstance(n, ast.AnnAssign) and n.value is None}
+            lacking += [f"{name_of(path)}.{cls.name}: {n}" for n in sorted(declared) if f"self.{n}" not in stored]
+    assert not lacking, "a base has what it uses, or takes it as an argument"
+
+
+def test_a_function_to_be_called_is_given_to_a_constructor_and_not_set_afterwards() -> None:
+    stored = [(path, node) for path in modules() for node in ast.walk(tree_of(path)) if _is_stored(node)]
+    late = [f"{name_of(path)}: {ast.unparse(node)}" for path, node in stored if ".on_" in ast.unparse(node)]
+    # The dispatcher and the keeper of a scheduler on Kafka need each other.
+    assert [one for one in late if ": self." not in one] == ["kafka.scheduling.engine: keeper.on_drain"]
+
+
+def _is_stored(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+
+
 @pytest.mark.parametrize("package", ["filewheel", "cli"])
 def test_no_file_and_no_function_is_too_long_to_read(package: str) -> None:
     for path in (ROOT / package).rglob("*.py"):

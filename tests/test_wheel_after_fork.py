@@ -185,9 +185,8 @@ def test_what_the_caller_set_stays_and_the_path_is_that_of_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    wheel = Wheel.open_or_create("w", sync="always", after_fork="reopen")
     told: list[int] = []
-    wheel.on_flush = told.append
+    wheel = Wheel.open_or_create("w", sync="always", after_fork="reopen", on_flush=told.append)
 
     def body() -> None:
         os.chdir("/")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -212,9 +212,8 @@ def test_dead_letters_that_are_old_are_dropped_and_the_others_stay(
 ) -> None:
     bury(timed, clock, "a", "b", "c")
     timed.enqueue(b"", topic="lives", delay=1)
-    told: list[dict[MessageId, str]] = []
-    with keeper_of(wheel_dir, clock, 2.5 * HOUR) as keeper, caplog.at_level(logging.INFO):
-        keeper.on_dead_dropped(lambda topics: told.append(dict(topics)))
+    told: list[Mapping[MessageId, str]] = []
+    with keeper_of(wheel_dir, clock, 2.5 * HOUR, on_dead_dropped=told.append) as keeper, caplog.at_level(logging.INFO):
         look(keeper, clock)
         assert topics(timed.dead()) == ["b", "c"]
         clock.advance(HOUR)
@@ -301,8 +300,7 @@ def test_one_that_is_revived_between_the_look_and_the_lock_lives(
         return take(held, ids, wait_s)
 
     told: list[object] = []
-    with keeper_of(wheel_dir, clock, 60) as keeper:
-        keeper.on_dead_dropped(told.append)
+    with keeper_of(wheel_dir, clock, 60, on_dead_dropped=told.append) as keeper:
         monkeypatch.setattr(old_dead.locks, "take_ids", late)
         look(keeper, clock)
     assert [m.id for m in timed.list()] == moved

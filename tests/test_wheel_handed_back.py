@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,35 +25,16 @@ async def async_generator(*args: object) -> AsyncIterator[None]:
     yield
 
 
-def keeper_told(path: Path, name: str, function: Any) -> None:
-    with Keeper(path, keep_dead_s=60) as keeper:
-        getattr(keeper, name)(function)
-
-
-def wheel_flushed(path: Path, function: Any) -> None:
-    with Wheel(path) as wheel:
-        wheel.on_flush = function
-        wheel.enqueue(b"x")
-
-
-def aio_flushed(path: Path, function: Any) -> None:
-    async def main() -> None:
-        async with AsyncWheel(path) as wheel:
-            wheel.on_flush(function)
-
-    asyncio.run(main())
-
-
 def dumped(path: Path, function: Any) -> None:
     with Wheel(path) as wheel:
         list(dump(wheel, function))
 
 
 PLACES: dict[str, Callable[[Path, Any], object]] = {
-    "Keeper.on_flush": lambda path, function: keeper_told(path, "on_flush", function),
-    "Keeper.on_dead_dropped": lambda path, function: keeper_told(path, "on_dead_dropped", function),
-    "Wheel.on_flush": wheel_flushed,
-    "AsyncWheel.on_flush": aio_flushed,
+    "Keeper.on_flush": lambda path, function: Keeper(path, on_flush=function),
+    "Keeper.on_dead_dropped": lambda path, function: Keeper(path, on_dead_dropped=function),
+    "Wheel.on_flush": lambda path, function: Wheel(path, on_flush=function),
+    "AsyncWheel.on_flush": lambda path, function: AsyncWheel(path, on_flush=function),
     "Metrics.gauge": lambda path, function: Metrics().gauge("x", "X.", function),
     "dump": dumped,
     "Replicator": lambda path, function: Replicator(path, on_change=function),

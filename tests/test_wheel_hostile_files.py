@@ -57,7 +57,7 @@ def keep(wheel: Wheel) -> list[int]:
 
 def test_damage_at_the_end_of_a_segment_that_was_rotated_is_kept_aside_with_its_bytes(wheel: Wheel) -> None:
     journal = wheel._writer()
-    journal.appender.on_segment_end = None
+    journal.appender._on_segment_end = None
     wheel.enqueue(b"unhurt!", at=LATER)
     wheel.enqueue(b"damaged", at=LATER)
     journal.rotate()

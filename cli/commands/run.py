@@ -163,9 +163,15 @@ def _open(out: Output, no_wait: bool, on_jump: str, history: int, keep_dead: int
 
     def make(*, wait: bool) -> Keeper:
         keep_dead_s = None if keep_dead is None else keep_dead / US_PER_S
-        keeper = Keeper(out.dir, wait=wait, on_jump=on_jump, keep_dead_s=keep_dead_s, history=history, force=out.force)
-        keeper.on_dead_dropped(lambda topics: out.note(f"dropped {count(len(topics), 'old dead letter')}"))
-        return keeper
+        return Keeper(
+            out.dir,
+            wait=wait,
+            on_jump=on_jump,
+            keep_dead_s=keep_dead_s,
+            history=history,
+            on_dead_dropped=lambda topics: out.note(f"dropped {count(len(topics), 'old dead letter')}"),
+            force=out.force,
+        )
 
     for patience in (True, True, True, False):
         try:

@@ -28,10 +28,10 @@ from filewheel.aio.keeper import AsyncKeeper
 from filewheel.aio.thread import LoopThread, close_each
 from filewheel.changes import CLEAR_AT_ONCE, Revived
 from filewheel.checks import check_flag, check_function, check_items, check_path, check_whole
+from filewheel.disk.begun import CancelledIds
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, Closed
-from filewheel.firing.cancelled import CancelledIds
 from filewheel.firing.ready import READY_BUDGET
 from filewheel.format.ids import Ids
 from filewheel.format.settings import PAYLOAD_BYTES_MAX_DEFAULT, SLOTS_DEFAULT, Sync, check_limits, check_sync
@@ -118,10 +118,14 @@ class AsyncWheel:
         sync: Sync | None = None,
         force: bool = False,
         waiting_max: int = WAITING_MAX,
+        on_flush: Callable[[int], None] | None = None,
         clock: Clock | None = None,
         env: Env = SYSTEM,
     ) -> None:
-        """Prepare an open wheel, or the one at a path, without touching the disk. Raises BadArgument."""
+        """Prepare an open wheel, or the one at a path, without touching the disk. Raises BadArgument.
+
+        `on_flush` is called with the microseconds of each flush, in the thread that writes. It must not raise.
+        """
         check_whole("waiting_max", waiting_max)
         check_flag("force", force)
         if sync is not None:
@@ -129,12 +133,14 @@ class AsyncWheel:
         env = check_env(env).using(clock=clock)
         self._make: Callable[[], Wheel]
         if isinstance(wheel, Wheel):
-            if sync is not None or force or env != SYSTEM:
+            if sync is not None or force or on_flush is not None or env != SYSTEM:
                 raise BadArgument("an open wheel has its options already", hint="AsyncWheel(Wheel(path, sync=...))")
             self._path, self._make, force, env = wheel.path, partial(_adopted, wheel), wheel._force, wheel._dir.env
         else:
             self._path = check_path(wheel)
-            self._make = partial(Wheel, self._path, sync=sync, force=force, env=env)
+            if on_flush is not None:
+                check_function("on_flush", on_flush)
+            self._make = partial(Wheel, self._path, sync=sync, force=force, on_flush=on_flush, env=env)
         self._clock = env.clock
         self._make_keeper = partial(AsyncKeeper, self._path, force=force, env=env)
         self._life = asyncio.Lock()
@@ -310,14 +316,6 @@ class AsyncWheel:
         if self._reader is None:
             self._reader = LoopThread("filewheel-aio-read", self._path)
         return await self._reader.call(partial(function, wheel))
-
-    def on_flush(self, observer: Callable[[int], None]) -> None:
-        """Call a function with the microseconds of each flush, in the thread that writes.
-
-        To be set before the first enqueue. The function must not raise.
-        """
-        check_function("observer", observer)
-        self._open()[0].on_flush = observer
 
     flush = _writes(Wheel.flush)
 

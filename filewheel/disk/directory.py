@@ -15,7 +15,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 from filewheel.checks import check_path, scheme_of
 from filewheel.disk.ballast import Ballast
@@ -86,13 +86,14 @@ class Directory:
     env: Env = SYSTEM
     """The source of `disk`, and of the clock and the entropy for every user of this directory."""
 
+    @cached_property
+    def seed(self) -> Callable[[str], int]:
+        """Returns the start value of a file's checksums, by its name."""
+        return partial(layout.seed, self.settings.salt_bytes)
+
     def place(self, name: str) -> str:
         """Return a file's path for an error message."""
         return f"{self.path}/{name}"
-
-    def seed(self, name: str) -> int:
-        """Return the start value of this file's checksums."""
-        return layout.seed(self.settings.salt_bytes, name)
 
     def checkpoint(self) -> Checkpoint:
         """Read the checkpoint; if the newest is damaged or missing, the result has a `doubt`. Raises OSError."""
@@ -126,7 +127,6 @@ def create_directory(
     Raises WheelExists when the path is in use (an empty directory is taken over).
     """
     where = check_path(path)
-    check_env(env)
     sync = check_sync(sync)
     check_limits(slots, payload_bytes_max)
     try:

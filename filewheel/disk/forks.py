@@ -70,7 +70,6 @@ def die_with(parent_pid: int) -> None:
 AfterFork = Literal["raise", "reopen"]
 """The mode of an inherited handle in a forked child: each call raises Forked, or the first call reopens it."""
 
-_OF_THE_CALLER = "on_flush"
 _OF_THE_PROCESS = ("_pid", "_forks")
 _one_at_once = threading.RLock()
 
@@ -90,7 +89,7 @@ def reopen(handle: object, anew: Callable[[], object], path: str) -> None:
         inside = vars(handle)
         if inside["_pid"] == os.getpid():
             return
-        opened: dict[str, Any] = {**vars(anew()), _OF_THE_CALLER: inside[_OF_THE_CALLER]}
+        opened: dict[str, Any] = vars(anew())
         inside.update({name: value for name, value in opened.items() if name not in _OF_THE_PROCESS})
         # Last: other threads check these and then use the rest without a lock.
         inside.update({name: opened[name] for name in _OF_THE_PROCESS})

@@ -11,8 +11,9 @@ or held by a pause, in a second of `ready.held`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from filewheel.disk.directory import Directory
 from filewheel.firing.pauses import KnownPauses
 from filewheel.firing.ready import Ready
 from filewheel.firing.shares import Bounds
@@ -23,6 +24,7 @@ from filewheel.laps.store import Store
 from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S, due_of, id_floor
 from filewheel.native.compiled import ids_of
+from filewheel.roster.fence import Fence
 
 AHEAD_US = 1 * US_PER_S
 """Loading starts when memory holds less than this ahead of the present time."""
@@ -32,11 +34,21 @@ LOOKAHEAD_US = 4 * US_PER_S
 class Head:
     """Ready and claimed messages. Not thread-safe: the store's lock guards it."""
 
-    def __init__(self, store: Store, budget: Budget, pauses: KnownPauses | None = None) -> None:
-        """Without `pauses` nothing is ever paused: a backup fires nothing."""
-        self._store = store
+    def __init__(
+        self,
+        directory: Directory,
+        fence: Fence,
+        budget: Budget,
+        pauses: KnownPauses,
+        on_flush: Callable[[int], None] | None,
+    ) -> None:
+        """`on_flush` is called with the microseconds of each flush of the keeper's own journal."""
         self.pauses = pauses
         self.ready = Ready(budget)
+        self.store = Store(
+            directory, fence=fence, on_frame=self._on_frame, on_return=self.ready.forget_from, on_flush=on_flush
+        )
+        """The disk, whose journals this follows."""
         self.claims: dict[bytes, bytes] = {}
         """id → put of the claimed messages."""
         self.cancelled: set[bytes] = set()
@@ -44,8 +56,6 @@ class Head:
         self._early: dict[bytes, int] = {}
         self._is_torn = False
         """An interrupt (Ctrl-C) may have left the queue half changed: it is read again before it is used."""
-        store.on_frame = self._on_frame
-        store.on_return = self.ready.forget_from
 
     # -- coming in -------------------------------------------------------------------------------------------
 
@@ -59,7 +69,7 @@ class Head:
             if drops:
                 self._drop(drops, frontier)
             near = [r for r in puts if r[ID] < frontier]
-            if (not drops or self._store.repeats) and not are_of(writer, ids_of(near)):
+            if (not drops or self.store.repeats) and not are_of(writer, ids_of(near)):
                 # The files tell whether they were dropped before: they are read again, with their drops.
                 self.ready.forget_from(min(r[ID] for r in near))
             else:
@@ -81,7 +91,7 @@ class Head:
             here = self.ready.discard(unknown)  # mutant: cancel-unseen
             for id_ in unknown:
                 if id_ not in here:
-                    self._early[id_] = self._store.passes  # mutant: early-drop-forgotten
+                    self._early[id_] = self.store.passes  # mutant: early-drop-forgotten
 
     def cancel(self, id_: bytes) -> None:
         """Remove a message that the keeper itself cancels; the caller writes its drop."""
@@ -92,7 +102,7 @@ class Head:
 
     def admit(self, puts: list[bytes]) -> None:
         """Add messages below the frontier; those that are claimed, or known to be dropped, are left out."""
-        early, unmatched = self._early, self._store.checkpoint.unmatched
+        early, unmatched = self._early, self.store.checkpoint.unmatched
         if early or unmatched or self.claims:
             gone = set(unmatched)
             kept = []
@@ -114,18 +124,18 @@ class Head:
     def refresh(self, now_us: int) -> None:
         """Read every journal once (F1), and move the frontier a few seconds ahead if the budget allows."""
         if self._is_torn:
-            self._store.note_own()
+            self.store.note_own()
             self.ready.begin_again(self.claims)
             self._early = {}
             self._is_torn = False
-        self._store.ingest()  # mutant: no-look
-        passes = self._store.passes
+        self.store.ingest()  # mutant: no-look
+        passes = self.store.passes
         if self._early:
             self._early = {i: p for i, p in self._early.items() if p + 2 > passes}
         ready = self.ready
         near, target = id_floor(now_us + AHEAD_US), id_floor((now_us + LOOKAHEAD_US) // US_PER_S * US_PER_S)
         while ready.frontier < near and ready.wants_more():
-            window = self._store.window(ready.frontier, target, ready.room())
+            window = self.store.window(ready.frontier, target, ready.room())
             puts = self._unknown(window.puts)
             for id_ in window.loose:
                 self._early.setdefault(id_, passes)
@@ -146,12 +156,12 @@ class Head:
 
         Without `is_marked` nothing that has a mark was changed since the last look.
         """
-        if self.pauses is not None and self.pauses.look(is_marked=is_marked):
+        if self.pauses.look(is_marked=is_marked):
             self.ready.release_held()
 
     def is_whole_paused(self) -> bool:
         """Return whether the whole wheel is paused."""
-        return self.pauses is not None and self.pauses.held.is_whole
+        return self.pauses.held.is_whole
 
     def next_us(self) -> int:
         """Return when the next message in memory is due; with none, the least due of those on disk."""
@@ -165,10 +175,10 @@ class Head:
 
         They are in due order; with `first` each level is. Messages that a pause holds are passed over.
         """
-        held = None if self.pauses is None else self.pauses.held
-        if held is not None and held.is_whole:
+        held = self.pauses.held
+        if held.is_whole:
             return [], []
-        is_held = held.holds if held is not None and held.is_any else None
+        is_held = held.holds if held.is_any else None
         ids: list[bytes] = []
         try:
             self.ready.lay_out(bounds.keys)
@@ -195,7 +205,7 @@ class Head:
         """Read more messages of each share that has room, and of which all in memory were claimed."""
         aside = self.ready.aside
         for share, start, end in aside.lacking(rooms):
-            window = self._store.window(start, end, aside.budget)
+            window = self.store.window(start, end, aside.budget)
             share_of = aside.layout.share_of
             puts = [r for r in self._unknown(window.puts) if share_of(r) == share]
             self.ready.load_gap(share, puts, window.hi)
@@ -230,8 +240,8 @@ class Head:
 
     def paused(self, ids: list[bytes]) -> list[bytes]:
         """Return the claimed messages among these that a pause holds."""
-        held = None if self.pauses is None else self.pauses.held
-        if held is None or not held.is_any:
+        held = self.pauses.held
+        if not held.is_any:
             return []
         puts = [(id_, self.claims.get(id_)) for id_ in ids]
         return [id_ for id_, put in puts if put is not None and held.holds(put)]
@@ -248,7 +258,7 @@ class Head:
         """Return the seconds and laps whose files hold no pending message any more (X3: by the present state)."""
         ready = self.ready
         frontier, waiting = ready.aside.floor(ready.frontier), ready.waiting  # mutant: gap-is-finished
-        checkpoint, settings, missing = self._store.checkpoint, self._store.dir.settings, self._store.missing
+        checkpoint, settings, missing = self.store.checkpoint, self.store.dir.settings, self.store.missing
         # mutant: claimed-is-finished
         slots = {s for s in checkpoint.slots if id_floor((s + 1) * US_PER_S) <= frontier and s not in waiting}
         slots = slots - ready.held

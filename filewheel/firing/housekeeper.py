@@ -18,7 +18,7 @@ from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.threads import started
 from filewheel.env import Event
 from filewheel.errors import FULL, Damaged, DiskError, FilewheelError, disk_error
-from filewheel.firing.old_dead import OldDead
+from filewheel.firing.old_dead import Dropped, OldDead
 from filewheel.firing.purge import requests, take_out
 from filewheel.firing.reserve import Reserve
 from filewheel.keys.index import Keys
@@ -45,6 +45,9 @@ DEAL_PUTS = 100_000
 DEAL_SEGMENTS = 64
 DEAL_AGE_US = 30 * US_PER_S
 DEAL_FINISHED = 512
+LITTLE_BYTES = 256 << 10
+"""A look reads as much in a millisecond, and a deal is about 200 calls and ten flushes."""
+LITTLE_FILES = 8
 LOOK_US = 250_000
 RETRY_US = 5 * US_PER_S
 _SHORT_CHUNKS = (34 << 20, 4 << 20, 512 << 10, 64 << 10, 0)
@@ -67,10 +70,14 @@ class Housekeeper:
         check: Callable[[], None],
         look: Callable[[], None] = lambda: None,
         publish: Callable[[], None] = lambda: None,
+        moving: AbstractContextManager[object] | None = None,
+        keep_dead_s: float | None = None,
+        on_dead_dropped: Dropped | None = None,
     ) -> None:
         """`check` raises if another process may deal. `look` is called in its thread, first and after each step.
 
-        `publish` writes the ends of runs so far to the history, for a purge.
+        `publish` writes the ends of runs so far to the history, for a purge. With `keep_dead_s` it drops dead letters
+        that are older, under the lock `moving` (see OldDead).
         """
         self._store = store
         self._keys = Compactor(keys)
@@ -97,8 +104,10 @@ class Housekeeper:
         self._keys_tidied_us = self._dealt_us
         self._retry_us = 0
         self.reserve = Reserve(store, self.flush_soon)
-        self.old_dead: OldDead | None = None
+        self._old_dead: OldDead | None = None
         """Drops old dead letters; None where they are kept for ever."""
+        if keep_dead_s is not None and moving is not None:
+            self._old_dead = OldDead(store, keys, moving, keep_dead_s, self.flush_soon, on_dead_dropped)
 
     # -- the thread ------------------------------------------------------------------------------------------
 
@@ -108,11 +117,6 @@ class Housekeeper:
         # Known before it runs: Ctrl-C during the start closes the keeper, and `stop` has to wait for it.
         self._thread = threading.Thread(target=self._loop, name="filewheel-housekeeper", daemon=True)
         started(self._thread)
-
-    def keep_dead(self, keep_dead_s: float | None, keys: Keys, alone: AbstractContextManager[object]) -> None:
-        """Drop dead letters that are older, if a time is given; `alone` as of OldDead."""
-        if keep_dead_s is not None:
-            self.old_dead = OldDead(self._store, keys, alone, keep_dead_s, self.flush_soon)
 
     def stop(self) -> None:
         """End the thread, after its present step."""
@@ -167,8 +171,8 @@ class Housekeeper:
             self._store.look_for_missing()
             self.reserve.ballast.keep()
             self._tidy_keys(now)  # mutant: key-file-grows
-            if self.old_dead is not None:
-                self.old_dead.step(now)
+            if self._old_dead is not None:
+                self._old_dead.step(now)
             if now >= self._retry_us and self._deal_is_due(now):
                 self._deal(now)
             if now >= self._retry_us:
@@ -306,6 +310,14 @@ class Housekeeper:
                     return self._free_own() or deal.frees_bytes > 0
         return False
 
+    def _is_much(self) -> bool:
+        """Return whether a keeper that was open for a moment has to deal, or may leave it to a later one."""
+        store = self._store
+        with store.lock:
+            journals = sum(not tail.gone for tail in store.tails.values())
+            files = max(journals, sum(map(len, self._finished())))
+            return bool(store.checkpoint.doubt) or store.undealt_bytes > LITTLE_BYTES or files > LITTLE_FILES
+
     def _free_own(self) -> bool:
         """End the own segment when all of it is covered, so that the next deal removes it; return whether it was."""
         store = self._store
@@ -316,12 +328,12 @@ class Housekeeper:
             store.end_own_segment()
             return True
 
-    def deal_all(self) -> None:
+    def deal_all(self, *, even_little: bool = True) -> None:
         """Deal everything that was read, into lap files where no slots exist; on a full disk, as much as fits."""
         self._check()
-        if self.old_dead is not None:
-            self.old_dead.finish(self._clock.steady_us())
-        if not needs_deal(self._store, self._finished):
+        if self._old_dead is not None:
+            self._old_dead.finish(self._clock.steady_us())
+        if not needs_deal(self._store, self._finished) or not (even_little or self._is_much()):
             return
         try:
             deal_all(self._store, self._finished)

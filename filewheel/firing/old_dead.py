@@ -43,8 +43,12 @@ class OldDead:
         alone: AbstractContextManager[object],
         keep_s: float,
         on_written: Callable[[], None],
+        on_dropped: Dropped | None,
     ) -> None:
-        """`alone` is held while locks of ids are: another thread of the keeper would find them busy."""
+        """`alone` is held while locks of ids are: another thread of the keeper would find them busy.
+
+        `on_dropped` is called with id → topic of each portion that was dropped. It must not raise.
+        """
         self._store = store
         self._alone = alone
         self._keep_us = round(keep_s * US_PER_S)
@@ -53,8 +57,7 @@ class OldDead:
         self._ahead_us = store.clock.now_us() - store.clock.steady_us()
         self._next_us: int | None = None
         """When the next look is due, by the steady clock; None before the first."""
-        self.on_dropped: Dropped | None = None
-        """Called with id → topic of each portion that was dropped. It must not raise."""
+        self._on_dropped = on_dropped
 
     def step(self, now_us: int) -> bool:
         """Drop a portion if a look is due, by the steady clock; return whether more may be old enough."""
@@ -105,6 +108,6 @@ class OldDead:
             log.info(
                 "%s: dropped %d dead letters that were older than %s", store.dir.path, len(ids), span(self._keep_us)
             )
-            if self.on_dropped is not None:
-                self.on_dropped({MessageId(id_): old[id_].decode("utf-8", "replace") for id_ in ids})
+            if self._on_dropped is not None:
+                self._on_dropped({MessageId(id_): old[id_].decode("utf-8", "replace") for id_ in ids})
         return len(old) == AT_ONCE and bool(ids)

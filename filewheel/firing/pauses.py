@@ -15,7 +15,7 @@ import logging
 
 from filewheel.disk.directory import Directory
 from filewheel.disk.paused import read_pauses
-from filewheel.errors import Damaged, disk_errors
+from filewheel.errors import Damaged, disk_error
 from filewheel.format import layout
 from filewheel.format.pauses import PausedMessages
 
@@ -33,10 +33,12 @@ class KnownPauses:
         self._looked_us = directory.env.clock.steady_us()
         self._failed: object = None
         """The file that could not be read, and the error that was logged."""
-        with disk_errors(directory.place(layout.PAUSED)):
+        try:
             self._identity = directory.disk.identity(layout.PAUSED)
             self.held = PausedMessages(read_pauses(directory.disk, directory.path))
             """What is paused now; replaced as a whole."""
+        except OSError as exc:
+            raise disk_error(exc, directory.place(layout.PAUSED)) from exc
 
     def drains(self) -> int:
         """Return how often the wheel was drained, as the file says now; as last read while that fails. Never raises."""

@@ -46,11 +46,11 @@ class Reserve:
 
     def write(self, records: Sequence[bytes], puts: int) -> None:
         """Write records to the keeper's own journal. Raises WheelFull when no room can be made."""
-        self.spend(lambda: self._store.write(records, puts))  # mutant: two-frames-retry
+        self.spend(partial(self._store.write, records, puts))  # mutant: two-frames-retry
 
     def drop(self, ids: list[bytes], reason: int) -> None:
         """Write a drop for each of these ids, as `write` does."""
-        self.spend(lambda: self._store.drop(ids, reason))
+        self.spend(partial(self._store.drop, ids, reason))
 
     def spend(self, act: Callable[[], None]) -> None:
         """Call `act`, which writes for a settlement, with all the room that can be made. Raises WheelFull."""

@@ -36,7 +36,10 @@ FRAME_BYTES = 4 << 20
 class Settler:
     """Writes settlements. Thread-safe by the store's lock; do not call `settle` with it held."""
 
-    def __init__(self, store: Store, head: Head, reserve: Reserve, keys: Keys, history: History) -> None:
+    def __init__(
+        self, store: Store, head: Head, reserve: Reserve, keys: Keys, history: History, moving: threading.RLock
+    ) -> None:
+        """`moving` is held by the thread that has locks of ids: another one would find them busy."""
         self._store = store
         self._head = head
         self._reserve = reserve
@@ -51,8 +54,7 @@ class Settler:
         self._tried_by: dict[bytes, int] = {}
         """The thread that tries each of those."""
         self._tried = Condition(store.lock)
-        self.moving = threading.RLock()
-        """Held by the thread that has locks of ids: another thread would find them busy, as if a producer had them."""
+        self._moving = moving
 
     def settle(self, settlements: Sequence[Settlement], check: Callable[[], None]) -> list[MessageId | None]:
         """Write settlements; return for each the message's new id, if any.
@@ -244,7 +246,7 @@ class Settler:
     def _alone(self) -> threading.RLock:
         """The lock that excludes other threads of this keeper, for a `with`, while a frame is written."""
         # A signal handler inside a call of this keeper does not wait: the holder may be waiting for this very thread.
-        return self._lock if self._lock._is_owned() else self.moving  # type: ignore[attr-defined]
+        return self._lock if self._lock._is_owned() else self._moving  # type: ignore[attr-defined]
 
     def _write_locked(self, ids: Sequence[bytes], holders: Mapping[str, bytes | None]) -> list[bytes]:
         """Write settlements whose locks are all held, in frames of bounded size."""

@@ -216,6 +216,11 @@ class Scanner:
         """From here on, skip the frames without an id below `hi`."""
         self._hi = hi
 
+    def is_blank(self) -> bool:
+        """Return whether zeros, or nothing, stand at `pos`, as far as they were read: no frame is being written."""
+        at = self.pos - self._base
+        return not self._block[at : at + HEADER_BYTES].strip(b"\0")
+
     def _load(self, size: int) -> tuple[bytes, int]:
         """Read `size` bytes from pos on, or more; return the block in memory, and where in it pos is."""
         want = min(max(size, self._block_bytes), self._end - self.pos)

@@ -100,7 +100,7 @@ KEY_LOCKS = 16
 ID_BUCKETS = 16
 
 _WRITER = "[0-9A-HJKMNP-TV-Z]{8}"
-_SEGMENT = re.compile(f"({_WRITER})-([0-9]{{6,12}})\\.log")
+_SEGMENT = re.compile(f"({_WRITER})-(?!000000\\.)([0-9]{{6}}|[1-9][0-9]{{6,11}})\\.log")
 _SEGMENT_TMP = re.compile(f"\\.({_WRITER})-([0-9]{{6,12}})\\.tmp")
 _LAP_FILE = re.compile(r"(0|[1-9][0-9]{0,11})(?:-([1-9][0-9]{0,18}))?\.lap")
 _LAP_DIR = re.compile(r"(0|[1-9][0-9]{0,11})")
@@ -129,9 +129,7 @@ def segment_tmp(writer: str, n: int) -> str:
 def parse_segment(last: str) -> tuple[str, int] | None:
     """Read (writer, n) from the last part of a segment's name."""
     match = _SEGMENT.fullmatch(last)
-    if match and int(match[2]) and segment(match[1], int(match[2])).endswith(last):
-        return match[1], int(match[2])
-    return None
+    return None if match is None else (match[1], int(match[2]))
 
 
 def is_segment_of(name: str, writer: str) -> bool:

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from filewheel.disk.checkpoint import Position
 from filewheel.disk.directory import Directory
-from filewheel.disk.threads import one_call, started
+from filewheel.disk.threads import reentered, started
 from filewheel.env import Condition
 from filewheel.errors import UNWRITTEN, Closed, FilewheelError, Poisoned, TooFewCopies, TooLarge, anew, disk_error
 from filewheel.format import layout
@@ -70,7 +70,14 @@ class Appender:
         *,
         segment_bytes: int = SEGMENT_BYTES,
         fill_bytes: int = FILL_BYTES,
+        on_segment_end: Callable[[str, Position, bool], None] | None = None,
+        on_flush: Callable[[int], None] | None = None,
     ) -> None:
+        """Both are called perhaps with the lock held, must not raise, and call nothing of this.
+
+        `on_segment_end` is called with (writer, end of its segment, whether the writer ends too), `on_flush` with the
+        microseconds of each flush.
+        """
         self._dir = directory
         self._segment_bytes = segment_bytes
         self._fill_bytes = fill_bytes
@@ -94,10 +101,8 @@ class Appender:
         """The last frame written."""
         self.copies: Copying | None = None
         """Writes the frames to other wheels too. Set with the lock held."""
-        self.on_segment_end: Callable[[str, Position, bool], None] | None = None
-        """Called with (writer, end of its segment, whether the writer ends too), with the lock held."""
-        self.on_flush: Callable[[int], None] | None = None
-        """Called with the microseconds of each flush, perhaps with the lock held. Must not raise, nor call this."""
+        self._on_segment_end = on_segment_end
+        self._on_flush = on_flush
 
     @property
     def writer(self) -> str:
@@ -172,7 +177,10 @@ class Appender:
 
     def one_call(self) -> threading.RLock:
         """Return the lock, to be taken by a call that no other call of this thread may interrupt. Raises Reentered."""
-        return one_call(self.lock, self._dir.path, self._flushing)
+        # mutant: call-in-call call-in-flush
+        if self.lock._is_owned() or self._flushing == threading.get_ident():  # type: ignore[attr-defined]
+            raise reentered(self._dir.path)
+        return self.lock
 
     # -- segments ------------------------------------------------------------------------------------------
 
@@ -246,8 +254,8 @@ class Appender:
         self._segment_ended(end, last=False)
 
     def _segment_ended(self, end: Position, *, last: bool) -> None:
-        if self.on_segment_end is not None:
-            self.on_segment_end(self.lender.writer.name, end, last)
+        if self._on_segment_end is not None:
+            self._on_segment_end(self.lender.writer.name, end, last)
 
     def _retire(self) -> None:
         """End this writer and become another: after a write that failed, or when its sequence is used up."""
@@ -411,7 +419,7 @@ class Appender:
         copies = self.copies
         if copies is not None:
             copies.begin(ticket)
-        segment.flush(self.on_flush)  # mutant: mirror-flushed-later
+        segment.flush(self._on_flush)  # mutant: mirror-flushed-later
         if copies is not None:
             copies.finish(ticket)  # mutant: mirror-unflushed
 

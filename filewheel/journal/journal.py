@@ -12,7 +12,7 @@ before the frame was written, or after it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from filewheel.disk.begun import Marks
@@ -53,23 +53,36 @@ class Journal:
         on_copies: Literal["raise", "ignore"] = "raise",
         segment_bytes: int = SEGMENT_BYTES,
         fill_bytes: int = FILL_BYTES,
+        fence: Fence | None = None,
+        marks: Marks | None = None,
+        on_segment_end: Callable[[str, Position, bool], None] | None = None,
+        on_flush: Callable[[int], None] | None = None,
     ) -> None:
-        """With `on_copies` "ignore" no call fails because too few wheels hold its frame."""
+        """With `on_copies` "ignore" no call fails because too few wheels hold its frame.
+
+        `fence` checks the roster, with the lock held; a journal without one has no mirrors. `marks` are written to
+        after drops, so that no keeper begins a dropped message; the keeper's own journal has none. The two functions
+        are those of Appender.
+        """
         self._dir = directory
         self._clock = directory.env.clock
         self._strict = on_copies == "raise"
-        self.appender = Appender(directory, segment_bytes=segment_bytes, fill_bytes=fill_bytes)
+        self.appender = Appender(
+            directory,
+            segment_bytes=segment_bytes,
+            fill_bytes=fill_bytes,
+            on_segment_end=on_segment_end,
+            on_flush=on_flush,
+        )
         self._lender = self.appender.lender
         self._copies: Copies | None = None
         """The mirrors, also `appender.copies`."""
         self.roster: Roster | None = None
         """The set that the frames are written for."""
-        self.marks: Marks | None = None
-        """Written to after drops, so that no keeper begins a dropped message. None for the keeper's own journal."""
+        self._marks = marks
         self._dropped = 0
         """The ticket of the last frame with a drop."""
-        self.fence: Fence | None = None
-        """Checks the roster for this journal, with its lock held; None for a journal without mirrors."""
+        self._fence = fence
         self._looked_us = _NEVER_US
         self._purged: tuple[int, int, int] | None = None
         """The file `purged` when the present segment was begun, or before."""
@@ -115,7 +128,7 @@ class Journal:
             self.rotate()  # mutant: purge-unheeded
 
     def _look(self, ticket: int) -> None:
-        fence, now_us = self.fence, self._clock.steady_us()
+        fence, now_us = self._fence, self._clock.steady_us()
         assert fence is not None
         fence.look()
         if self._strict:  # mutant: refused-once
@@ -129,7 +142,7 @@ class Journal:
 
     def _is_old(self) -> bool:
         """Return whether the last look is so old that a mirror may have joined the set and be current since."""
-        return self.fence is not None and not 0 <= self._clock.steady_us() - self._looked_us < LOOK_US
+        return self._fence is not None and not 0 <= self._clock.steady_us() - self._looked_us < LOOK_US
 
     def _look_again(self, ticket: int) -> None:
         """Check the roster after a frame was written, and write the frame to mirrors that have joined the set.
@@ -172,8 +185,8 @@ class Journal:
 
     def _append(self, body: bytes, puts: int, drops: int, first: bytes, last: bytes) -> int:
         """Write a frame for which the appender is ready; return its ticket."""
-        if drops and self.marks is not None:
-            self.marks.make()
+        if drops and self._marks is not None:
+            self._marks.make()
         ticket = self.appender.append(body, puts, drops, first, last)
         if drops:
             self._dropped = ticket
@@ -189,9 +202,9 @@ class Journal:
     def mark_drops(self) -> bool:
         """Mark the drops that were written, so that no keeper begins a dropped message; return whether that is done."""
         dropped = self._dropped  # before the number: the mark must not be older than its drops
-        if self.marks is None or dropped <= self.marks.upto:
+        if self._marks is None or dropped <= self._marks.upto:
             return True
-        return self.marks.note(self._lender.name.encode() + self.appender.number.to_bytes(8, "little"), dropped)
+        return self._marks.note(self._lender.name.encode() + self.appender.number.to_bytes(8, "little"), dropped)
 
     def put(self, due_us: int, enqueued_us: int, tail: bytes, payload: bytes, *, sync: Sync = "always") -> MessageId:
         """Write one new message and return its id. `tail` stands between `enqueued_us` and the payload."""

@@ -51,11 +51,8 @@ class Handles:
             return fd
         while len(self._open) >= self._limit:
             self.drop(next(iter(self._open)))
-        fd = self._open[name] = self._open_file(name)
+        fd = self._open[name] = self._disk.open(name, self._mode)
         return fd
-
-    def _open_file(self, name: str) -> int:
-        return self._disk.open(name, self._mode)
 
     def drop(self, name: str) -> None:
         """Close one."""
@@ -100,6 +97,10 @@ class Tail:
         """Everything below is in slot and lap files."""
         self.seen = covered
         """Everything below has been read."""
+        self.name = ""
+        """The segment in which the tail stands, once it was polled."""
+        self._seed: int | None = None
+        """Of the checksums in that segment."""
         self.ended = False
         """The writer has ended, and its whole journal has been read."""
         self.gone = False
@@ -120,11 +121,6 @@ class Tail:
         self._for_looks = for_looks
         self._blank = False
         """For looks: everything above `seen` was zeros when it was last read to the end."""
-
-    @property
-    def name(self) -> str:
-        """The name of the segment in which the tail stands."""
-        return layout.segment(self.writer, self.seen.segment)
 
     def parts(self, start: Position, end: Position) -> Iterator[Part]:
         """Yield the parts of the journal between two positions."""
@@ -171,7 +167,7 @@ class Tail:
             is_over = max(segments) > n
             if self._for_looks and self._sealed and not is_over:
                 return
-            name = self.name
+            name = self.name = self.name or layout.segment(self.writer, n)
             try:
                 fd = self._handles.get(name)
             except FileNotFoundError:
@@ -187,7 +183,7 @@ class Tail:
                     self._look(name, fd, take, on_damage)
                     return
             else:
-                free = (test_lock or n + 1 in segments) and self._lock_is_free(fd)  # mutant: read-before-lock
+                free = (test_lock or n + 1 in segments) and self._disk.is_free(fd)  # mutant: read-before-lock
             # mutant: read-before-lock.2
             self._read(name, fd, take, dead=free, look_ahead=test_lock, on_damage=on_damage)
             if not free:
@@ -208,32 +204,33 @@ class Tail:
         self.ends.setdefault(self.seen.segment, self.seen.offset)
         self._sealed = self._blank = False
         self.seen = Position(segment, 0, self.seen.number)
+        self.name, self._seed = "", None
 
     def _end(self) -> None:
         self.ends.setdefault(self.seen.segment, self.seen.offset)
         self.ended = True
 
-    def _lock_is_free(self, fd: int) -> bool:
-        return self._disk.is_free(fd)
-
     def _look(self, name: str, fd: int, take: Take, on_damage: OnDamage) -> None:
         """Give the new frames of a journal that may grow. Cost, when there is none: a read of one header."""
-        if not (self._blank and self._is_blank_at(fd, self.seen.offset)):
-            self._read(name, fd, take, dead=False, look_ahead=not self._blank, on_damage=on_damage)
-            if self._blank and not self._is_blank_at(fd, self.seen.offset):
-                # Half a frame, or damage: a later frame that verifies decides.
-                self._read(name, fd, take, dead=False, look_ahead=True, on_damage=on_damage)
+        if self._blank and not self._disk.pread(fd, HEADER_BYTES, self.seen.offset).strip(b"\0"):
+            return
+        is_blank = self._read(name, fd, take, dead=False, look_ahead=not self._blank, on_damage=on_damage)
+        if self._blank and not is_blank:
+            # Half a frame, or damage: a later frame that verifies decides.
+            self._read(name, fd, take, dead=False, look_ahead=True, on_damage=on_damage)
 
-    def _is_blank_at(self, fd: int, offset: int) -> bool:
-        return not self._disk.pread(fd, HEADER_BYTES, offset).strip(b"\0")
+    def _read(self, name: str, fd: int, take: Take, *, dead: bool, look_ahead: bool, on_damage: OnDamage) -> bool:
+        """Give the frames from `seen` on; in a live journal, `look_ahead` goes past bytes that do not verify.
 
-    def _read(self, name: str, fd: int, take: Take, *, dead: bool, look_ahead: bool, on_damage: OnDamage) -> None:
-        """Give the frames from `seen` on; in a live journal, `look_ahead` goes past bytes that do not verify."""
+        Returns whether there were only zeros, or nothing, behind the last frame.
+        """
         start = self.seen.offset
         if not dead and not look_ahead and self._disk.pread(fd, len(MAGIC), start) != MAGIC:
-            return  # most looks find nothing new
+            return False  # most looks find nothing new
         size = self._disk.size(fd)
-        seed = self._dir.seed(name)
+        if self._seed is None:
+            self._seed = self._dir.seed(name)
+        seed = self._seed
         # Small blocks at first: a live journal has a few new frames, and then zeros that were written ahead.
         # mutant: live-skips
         scanner = scan(self._disk, fd, start, size, seed, resync=dead or look_ahead, block_bytes=SMALL_BLOCK)
@@ -245,11 +242,11 @@ class Tail:
                 # mutant: live-skips.2 dead-stops
                 if not dead and not (is_decided and self._is_still_there(fd, item, size, seed)):
                     self._blank = item.blank
-                    return
+                    return item.blank
                 if not (self._sealed and item.at_end):
                     self._judge.pass_over(name, item)
                 continue
-            is_seal = item.is_seal
+            is_seal = not item.puts and not item.drops
             if self._judge.waits or item.number != self.seen.number + 1 or is_seal:
                 for missing in self._judge.take(name, item, self.seen.number, proof):
                     for damage in missing.damages():
@@ -261,6 +258,7 @@ class Tail:
         self._blank |= look_ahead
         if dead:
             self.seen = Position(self.seen.segment, max(size, start), self.seen.number)
+        return scanner.is_blank()
 
     def _proof_behind(self, fd: int, gap: Gap, size: int, seed: int) -> int:
         """Return `synced` of the first frame after a gap that calls a frame of the gap durable; 0 if there is none.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import threading
 
-from filewheel.disk.checkpoint import Position
+from filewheel.disk.checkpoint import START, Position
 from filewheel.disk.directory import Directory
 from filewheel.env import Disk
 from filewheel.errors import FilewheelError
@@ -55,7 +55,7 @@ class Writer:
     def position(self) -> Position:
         """The end of its journal; segment 0 before the first segment."""
         segment = self.segment
-        return Position(0, 0, 0) if segment is None else Position(segment.n, segment.offset, self.number)
+        return START if segment is None else Position(segment.n, segment.offset, self.written - self.first)
 
     def synced(self, durable: int) -> int:
         """Return the number of its last durable frame, from the ticket of the handle's last durable one; 0 for none."""
@@ -105,6 +105,8 @@ class Lender:
     def __init__(self, lock: threading.RLock, writer: Writer) -> None:
         self._lock = lock
         self._writer = writer
+        self.name = writer.name
+        """The writer's name, which no pen changes."""
         self._pen: Pen | None = None
         self.put = no_pen
         """Writes one put with the pen, without the lock. Returns None when no pen is out, or the pen has no room."""
@@ -124,15 +126,10 @@ class Lender:
             self._pen = None
         return self._writer
 
-    @property
-    def name(self) -> str:
-        """The writer's name, which no pen changes."""
-        return self._writer.name
-
     def replace(self, writer: Writer) -> None:
         """Become another writer."""
         assert self._pen is None
-        self._writer = writer
+        self._writer, self.name = writer, writer.name
 
     def lend(self, disk: Disk, durable: int) -> bool:
         """Lend the writer to a pen; False when the disk has none."""

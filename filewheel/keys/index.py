@@ -224,7 +224,7 @@ class Keys:
         Raises DiskError, Poisoned.
         """
         journals = looked.journals
-        mine = frozenset(name for name in journals or () if layout.is_segment_of(name, own.writer))
+        mine = frozenset([name for name in journals or () if layout.is_segment_of(name, own.writer)])
         if mine:  # mutant: key-drop-mine-unflushed
             own.flush()
         others = None if journals is None else sorted(journals - mine)

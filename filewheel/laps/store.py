@@ -30,6 +30,7 @@ from filewheel.laps.removal import Removal
 from filewheel.laps.window import MISSING, Budget, Span, Window, read_window, spans_of
 from filewheel.message import ID_MIN
 from filewheel.native.loops import DROP_BYTES
+from filewheel.roster.fence import Fence
 from filewheel.roster.repeats import may_repeat, note_repeats
 from filewheel.roster.roster import Roster
 
@@ -49,8 +50,15 @@ class Store:
         self,
         directory: Directory,
         *,
+        fence: Fence | None = None,
         on_frame: OnFrame | None = None,
+        on_return: Callable[[bytes], None] | None = None,
+        on_flush: Callable[[int], None] | None = None,
     ) -> None:
+        """`fence` and `on_flush` are for the keeper's own journal (see Journal).
+
+        `on_return` is called with the floor of a missing file that is back.
+        """
         self.dir, self.disk = directory, directory.disk
         self.clock = directory.env.clock
         self.lock = threading.RLock()
@@ -59,9 +67,12 @@ class Store:
         self.removal = Removal(directory, self.handles, self.lock)
         self.checkpoint = Checkpoint()
         self.tails: dict[str, Tail] = {}
-        self.own = Journal(directory, on_copies="ignore")  # mutant: keeper-needs-copies
-        self.own.appender.on_segment_end = self._own_segment_ended
-        self.on_frame = on_frame
+        # mutant: keeper-needs-copies
+        self.own = Journal(
+            directory, on_copies="ignore", fence=fence, on_segment_end=self._own_segment_ended, on_flush=on_flush
+        )
+        self._on_frame = on_frame
+        self._on_return = on_return
         self.over: Set[bytes] = frozenset()
         """Claimed messages that are done for good, and whose drops found no room: a deal on a full disk omits them."""
         self.repeats = False
@@ -70,8 +81,6 @@ class Store:
         self.undealt_records = 0
         self.undealt_puts = 0
         self.missing = MissingFiles(directory)
-        self.on_return: Callable[[bytes], None] | None = None
-        """Called with the floor of a missing file that is back."""
         self.owes_drops = True
         """A missing file may be back since its drops were put into the checkpoint: the next deal writes them."""
         self.passes = 0
@@ -166,8 +175,8 @@ class Store:
             for span in self.missing.found() if self.missing else ():
                 self.handles.drop(span.name)
                 self.owes_drops = True
-                if self.on_return is not None:
-                    self.on_return(span.floor)  # mutant: missing-unused
+                if self._on_return is not None:
+                    self._on_return(span.floor)  # mutant: missing-unused
 
     def note_repeats(self) -> None:
         """Mark that a message may be put twice from here on. Durable on return. Raises OSError."""
@@ -187,15 +196,15 @@ class Store:
                 test_locks = True
             if test_locks:
                 self._locks_tested_us = now
-            listing = self._list_journal()
-            for writer in listing:
-                if writer not in self.tails and writer != self.own.writer:
-                    # A writer that gives messages again has set the mark before its first segment.
-                    self.repeats = self.repeats or may_repeat(self.dir)
-                    self.tails[writer] = Tail(self.dir, self.handles, writer)
+            listing, own = self._list_journal(), self.own.writer
+            new = [writer for writer in listing if writer not in self.tails and writer != own]
+            if new:
+                # A writer that gives messages again has set the mark before its first segment.
+                self.repeats = self.repeats or may_repeat(self.dir)
+                self.tails |= {writer: Tail(self.dir, self.handles, writer) for writer in new}
             # A copy: a frame may make the keeper write, and so start its own journal.
             for tail in list(self.tails.values()):
-                if not tail.ended and tail.writer != self.own.writer:
+                if not tail.ended and tail.writer != own:
                     self._poll(tail, listing, test_locks)
             self.passes += 1
 
@@ -219,9 +228,9 @@ class Store:
             return self._list_journal().get(tail.writer, set())
 
         def take(frame: Frame) -> None:
-            if self.on_frame is not None:
+            if self._on_frame is not None:
                 try:
-                    self.on_frame(frame, tail.writer)
+                    self._on_frame(frame, tail.writer)
                 except Damaged as exc:
                     # Its checksums hold, so it was written like this: it goes to quarantine/, and the rest goes on.
                     self.quarantine.keep(Damage(tail.name, frame.offset, frame.end, exc.what, proven=True))
@@ -270,19 +279,19 @@ class Store:
 
     def note_own(self) -> None:
         """Count what the own journal holds as read. An interrupt (Ctrl-C) behind a write has left this out."""
-        own = self.own
-        position = own.position
+        position = self.own.position
         if position.segment:
-            tail = self.tails.get(own.writer)
-            if tail is None:
-                tail = self.tails[own.writer] = Tail(self.dir, self.handles, own.writer)
-            tail.seen = position
+            self._own_tail(self.own.writer).seen = position
 
-    def _own_segment_ended(self, writer: str, position: Position, last: bool) -> None:
-        """Follow the own journal over a rotation, or over the end of a writer whose write failed."""
+    def _own_tail(self, writer: str) -> Tail:
         tail = self.tails.get(writer)
         if tail is None:
             tail = self.tails[writer] = Tail(self.dir, self.handles, writer)
+        return tail
+
+    def _own_segment_ended(self, writer: str, position: Position, last: bool) -> None:
+        """Follow the own journal over a rotation, or over the end of a writer whose write failed."""
+        tail = self._own_tail(writer)
         tail.ends[position.segment] = position.offset
         tail.seen = position
         if last:

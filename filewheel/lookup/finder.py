@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Set
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from filewheel.disk.checkpoint import Checkpoint
 from filewheel.disk.directory import Directory
 from filewheel.disk.threads import one_call
-from filewheel.errors import Damaged, disk_errors
+from filewheel.errors import Damaged, disk_error
 from filewheel.format.frame import Frame, scan
 from filewheel.format.ids import are_of
 from filewheel.format.record import ID, keyed_of, may_have_keys, readable_records
@@ -58,6 +58,7 @@ Listed = dict[bytes, list[bytes]]
 """Hash of a key → the ids that may hold it."""
 Dealt = Callable[[Collection[bytes], Checkpoint], Listed]
 Holders = tuple[Listed, dict[bytes, bytes], set[str] | None]
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -83,23 +84,22 @@ class Finder:
 
     def pending(self, ids: Iterable[bytes]) -> set[bytes]:
         """Return, of these ids, those that are pending. Cost: about 50 µs, and the reading of what is new."""
-        wanted = _sorted(ids)
-        return self._look(lambda memory: memory.known(wanted)[0], wanted)
+        return self.known(ids)[0]
 
     def known(self, ids: Iterable[bytes]) -> tuple[set[bytes], set[bytes]]:
         """Return, of these ids, those that are pending, and those with a drop: no put makes them pending again."""
         wanted = _sorted(ids)
-        return self._look(lambda memory: memory.known(wanted), wanted)
+        return self._look(wanted, Memory.known, wanted)
 
     def ended(self, ids: Iterable[bytes]) -> set[bytes]:
         """Return, of these ids, those that have ended for sure. A file that is missing now may hold others."""
         wanted = _sorted(ids)
-        return self._look(lambda memory: memory.ended(wanted), wanted)
+        return self._look(wanted, Memory.ended, wanted)
 
     def find(self, ids: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return, of these ids, those that are pending, with their packed puts. Cost: also a frame for each."""
         wanted = _sorted(ids)
-        return self._look(lambda memory: memory.find(wanted)[0], wanted)
+        return self._look(wanted, Memory.find, wanted)[0]
 
     def holders(self, hashes: Collection[bytes], dealt: Dealt) -> Holders:
         """Return hash → the ids that may hold this key, the puts of those that are pending, and journals.
@@ -111,7 +111,7 @@ class Finder:
         if not self._lists_keys:
             with one_call(self._lock, self._dir.path):
                 self._memory, self._lists_keys = None, True
-        return self._look(lambda memory: memory.holders(hashes, dealt), [])  # mutant: key-index-first
+        return self._look([], Memory.holders, hashes, dealt)  # mutant: key-index-first
 
     def forget_ended(self, hash_: bytes, gone: Set[bytes]) -> None:
         """List ids of a key no more: they were not pending when they were looked up, and their drops are durable."""
@@ -130,12 +130,12 @@ class Finder:
         """
         if not self._is_worth_it(limit):
             return None
-        return self._look(lambda memory: memory.first(which, limit))
+        return self._look(None, Memory.first, which, limit)
 
     def stats(self) -> Stats:
         """Count the pending messages, and their bytes on disk. The counts are remembered from the second call on."""
         if self._is_worth_it():
-            stats = self._look(Memory.stats)
+            stats = self._look(None, Memory.stats)
             if stats is not None:
                 return stats
         with self.snapshot() as snapshot:
@@ -145,7 +145,7 @@ class Finder:
         """Take a snapshot to read from after this call. The caller closes it."""
         if not self._is_worth_it():
             return Snapshot(self._dir)
-        return self._look(Memory.snapshot)
+        return self._look(None, Memory.snapshot)
 
     def _is_worth_it(self, limit: int | None = None) -> bool:
         """Return whether to remember what the present look reads: a single one costs no memory."""
@@ -154,19 +154,27 @@ class Finder:
             return False
         return True
 
-    def _look(self, answer: Callable[[Memory], T], wanted: list[bytes] | None = None) -> T:
+    def _look(
+        self,
+        wanted: list[bytes] | None,
+        answer: Callable[Concatenate[Memory, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
         """Bring the memory up to date and return what `answer` finds in it; for `wanted` ids, without one cut."""
-        with disk_errors(self._dir.path), one_call(self._lock, self._dir.path):
+        with one_call(self._lock, self._dir.path):
             memory, self._memory = self._memory or Memory(self._dir, lists_keys=self._lists_keys), None
             try:
                 for left in reversed(range(_TRIES)):
                     try:
                         memory.catch_up(wanted)
-                        found = answer(memory)
+                        found = answer(memory, *args, **kwargs)
                         break
                     except (FileNotFoundError, _Overtaken):  # a covered or finished file was removed
                         if not left:
                             raise
+            except OSError as exc:
+                raise disk_error(exc, str(exc.filename or self._dir.path)) from exc
             finally:
                 memory.journals.handles.close()
             # The lengths of a checkpoint in doubt cannot be trusted a second time.
@@ -219,7 +227,7 @@ class Memory:
 
     def take(self, tail: Tail, frame: Frame) -> None:
         """Take a new frame of a journal."""
-        if frame.is_seal:
+        if not frame.puts and not frame.drops:
             return
         file = self._segments.get(tail.name)
         if file is None:
@@ -234,9 +242,9 @@ class Memory:
         if run.puts is None and run.offset == frame.offset and is_few:
             run.puts = {}
         if run.puts is not None:
-            self.loaded.hold(run)
+            is_full = self.loaded.hold(run)
             run.take(frame, ids)
-            if self.loaded.is_full:
+            if is_full:
                 self.loaded.unload(run)
         if self._front is not None or self._tally is not None:
             self._keep_in_step(tail, frame)

@@ -103,14 +103,10 @@ class LoadedRuns:
         """How many ids fit in memory."""
         return IDS_MAX
 
-    @property
-    def is_full(self) -> bool:
-        """Whether more ids are in memory than fit."""
-        return self._runs.weight > IDS_MAX
-
-    def hold(self, run: FrameRun) -> None:
-        """Count the ids of a run that is loaded, or has grown since."""
+    def hold(self, run: FrameRun) -> bool:
+        """Count the ids of a run that is loaded, or has grown since; return whether more are in memory than fit."""
         self._runs.put(run, run, run.records)
+        return self._runs.weight > IDS_MAX
 
     def use(self, run: FrameRun) -> None:
         """Mark a loaded run as used, so that it stays in memory for longer."""

@@ -39,9 +39,9 @@ class Lru(Generic[K, V]):
 
     def put(self, key: K, value: V, weight: int) -> None:
         """Add a value, or replace it, as the last one used."""
-        self.pop(key)
+        before = self._items.pop(key, None)
         self._items[key] = value, weight
-        self.weight += weight
+        self.weight += weight - (0 if before is None else before[1])
 
     def pop(self, key: K) -> V | None:
         """Remove and return a value; None when it is not there."""

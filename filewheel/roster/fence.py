@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
 
@@ -20,7 +19,7 @@ from filewheel.disk.disk import is_scarce
 from filewheel.env import Disk, Env, pause
 from filewheel.errors import Damaged, Fenced, FilewheelError, disk_error
 from filewheel.format import layout
-from filewheel.roster.roster import Roster, change_roster, read_roster, was_in_set
+from filewheel.roster.roster import Roster, change_roster, read_roster
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +32,12 @@ _FORGET_US = 1_000_000
 Identity = tuple[int, int, int] | None
 
 
+def was_in_set(disk: Disk) -> bool:
+    """Return whether a wheel must have a roster: it was in a set and was not removed from it. Raises OSError."""
+    known = disk.identity(layout.ROSTER_LOCK)
+    return known is not None and known[1] > 0
+
+
 class Fence:
     """The fence of one handle. Not thread-safe: its owner guards it."""
 
@@ -43,8 +48,6 @@ class Fence:
         """The wheel's own roster; None when the wheel is in no set."""
         self._identity: Identity = None
         self._others: dict[str, _Other] = {}
-        self.on_change: Callable[[], None] | None = None
-        """Called after the roster was read again."""
         self.look()
         # Check again: the first roster and the mark may have been written between the two reads.
         if self.roster is None and self._is_marked() and not self.look():  # mutant: roster-unmarked
@@ -64,22 +67,17 @@ class Fence:
         Raises Fenced when it is missing: the wheel was deleted, or the roster was removed by hand. Also Damaged and
         DiskError.
         """
+        disk, path = self._dir.disk, self._dir.path
         try:
-            return self._look()
+            identity = disk.identity(layout.ROSTER)
+            if identity == self._identity:
+                return False
+            if identity is None and self.roster is not None:  # mutant: roster-gone
+                raise _roster_gone(path)
+            self.roster = read_roster(disk, path)
         except OSError as exc:
             raise disk_error(exc, self._dir.place(layout.ROSTER)) from exc
-
-    def _look(self) -> bool:
-        disk = self._dir.disk
-        identity = disk.identity(layout.ROSTER)
-        if identity == self._identity:
-            return False
-        if identity is None and self.roster is not None:  # mutant: roster-gone
-            raise _roster_gone(self._dir.path)
-        self.roster = read_roster(disk, self._dir.path)
         self._identity = identity
-        if self.on_change is not None:
-            self.on_change()
         return True
 
     def check_may_write(self) -> None:

@@ -262,12 +262,6 @@ def roster_at(path: str | os.PathLike[str], env: Env = SYSTEM) -> Roster | None:
         return read_roster(directory.disk, directory.path)
 
 
-def was_in_set(disk: Disk) -> bool:
-    """Return whether a wheel must have a roster: it was in a set and was not removed from it. Raises OSError."""
-    known = disk.identity(layout.ROSTER_LOCK)
-    return known is not None and known[1] > 0
-
-
 def write_roster(disk: Disk, roster: Roster) -> None:
     """Replace a wheel's roster. On return it is durable. The caller holds roster.lock. Raises OSError."""
     replace_file(disk, layout.ROSTER, layout.ROSTER_TMP, roster.to_json())

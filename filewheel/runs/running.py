@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from filewheel.disk.begun import GENERATION_BYTES, LIFE_BYTES, SLOT_BYTES, read_table
@@ -66,12 +66,15 @@ def remove_running(directory: Directory) -> None:
         directory.disk.unlink(layout.RUNNING)
 
 
-def read_running(directory: Directory) -> Running:
+def read_running(directory: Directory, is_pending: Callable[[bytes], bool]) -> Running:
     """Return the claimed messages of the present keeper; an empty list without one. Takes no lock.
+
+    `is_pending` is asked by `Running.state_of`.
 
     Raises Damaged when its file is not one that a keeper wrote, DiskError when a file cannot be read.
     """
     found = Running()
+    found._is_pending = is_pending
     with disk_errors(directory.path):
         data = read_table(directory.disk)
     keeper = holder(directory)

@@ -1,6 +1,6 @@
 """Plants schedules: enters the next occurrence of each, or replaces the one that waits.
 
-The wheel writes what is decided here (schedule_changes.py).
+The wheel writes what is decided here (changes.py).
 Invariant: an occurrence that is due is never replaced by another time: with any new definition it keeps its due, unless
 it runs already.
 """

@@ -25,10 +25,10 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 from filewheel.aio.thread import LoopThread, call_soon, to_the_end
 from filewheel.aio.wheel import WAITING_MAX, AsyncWheel
 from filewheel.checks import AWAIT, check_done, check_function, check_number, check_whole, returned_by
+from filewheel.disk.begun import Cancelled
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, Closed, FilewheelError
-from filewheel.firing.cancelled import Cancelled
 from filewheel.format.ids import Ids
 from filewheel.format.settings import Sync
 from filewheel.message import Message, MessageId
@@ -128,7 +128,8 @@ class AsyncScheduler(Sender[Soon]):
         check_whole("waiting_max", waiting_max)
         self._clock = env.clock
         path = self.blocking.path
-        self._prepare = partial(AsyncWheel, path, sync=sync, waiting_max=waiting_max, env=env)
+        flushed = self._telemetry.flushed
+        self._prepare = partial(AsyncWheel, path, sync=sync, waiting_max=waiting_max, on_flush=flushed, env=env)
         self._wheel: AsyncWheel | None = None
         self._opening = asyncio.Lock()
         self._home: tuple[asyncio.AbstractEventLoop, int] | None = None
@@ -281,7 +282,6 @@ class AsyncScheduler(Sender[Soon]):
             await self._aside(self.blocking._opener.prepare)
             wheel = self._prepare()
             await wheel.open()
-            wheel.on_flush(self._telemetry.flushed)
             self._wheel = wheel
             if old is not None:
                 with contextlib.suppress(FilewheelError):  # a caller has got it

@@ -267,17 +267,17 @@ class Engine(FiringThread):
 
     def _open(self, *, wait: bool, background: bool = True) -> Keeper:
         limits = self._limits
-        keeper = Keeper(
+        return Keeper(
             self._path,
             wait=wait,
             on_jump=limits.on_jump,
             keep_dead_s=limits.keep_dead_s,
             background=background,
             history=limits.history,
+            on_flush=self._telemetry.flushed,
+            on_dead_dropped=self._telemetry.dead_dropped,
             env=self._env,
         )
-        keeper.on_dead_dropped(self._telemetry.dead_dropped)
-        return keeper
 
     def _term(self, keeper: Keeper) -> bool:
         """Fire until the stop, or an error; return whether it ended without one."""
@@ -286,7 +286,6 @@ class Engine(FiringThread):
         dispatcher = self._dispatcher(keeper, runners)
         runners |= self._runners(dispatcher)
         keeper.set_worker(dispatcher)
-        keeper.on_flush(self._telemetry.flushed)
         publisher = Publisher(self._telemetry.metrics, keeper.directory)
         ended_well = False
         try:
@@ -439,7 +438,7 @@ class Engine(FiringThread):
             # Also after Ctrl-C in a handler, because the calls before it have ended.
             unwritten = _settle_all(dispatcher)
             inline.stop()
-            keeper.close()
+            keeper.close(deal=False)  # a program may drain a thousand times, for a message each
             unwritten = unwritten or keeper.unwritten
         if unwritten is not None:
             raise unwritten

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from filewheel.checks import check_done, check_function, shown
+from filewheel.disk.begun import Cancelled
 from filewheel.env import SYSTEM_CLOCK, Clock
 from filewheel.errors import BadArgument
-from filewheel.firing.cancelled import Cancelled
 from filewheel.journal.settlement import GONE, Settlement
 from filewheel.message import RESULT, US_PER_S, Message, MessageId, due_of
 from filewheel.metrics.metrics import EVENTS, Metrics

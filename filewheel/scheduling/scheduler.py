@@ -20,10 +20,10 @@ from typing import Any
 
 from filewheel.changes import ids_at_once
 from filewheel.checks import check_choice, check_flag, check_keep_dead, check_number, check_path, check_whole, shown
+from filewheel.disk.begun import Cancelled
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Clock, Env, check_env
 from filewheel.errors import BadArgument, KeyHeld
-from filewheel.firing.cancelled import Cancelled
 from filewheel.format.ids import Ids
 from filewheel.format.pauses import Pause, check_schedule
 from filewheel.format.settings import Sync, check_sync
@@ -135,11 +135,12 @@ class Scheduler(Firing[Engine]):
             threads, processes, in_flight, catch_up_per_s, unknown, on_jump, tracebacks, keep_dead_s, history, pools,
             recycle,
         )  # fmt: skip
-        self._opener = WheelOpener(self._path, create=check_flag("create", create), sync=sync, env=env)
         self._env = env
         self._clock = env.clock
         self._events = Events(env.clock)
         self._telemetry = Telemetry(self.metrics, self._events)
+        check_flag("create", create)
+        self._opener = WheelOpener(self._path, create=create, sync=sync, on_flush=self._telemetry.flushed, env=env)
         self._lock = threading.Lock()
         self._wheel: Wheel | None = None
         self._wheel_pid = 0
@@ -195,7 +196,6 @@ class Scheduler(Firing[Engine]):
                 return old
             self._wheel = wheel = self._opener.open()
             self._wheel_pid = os.getpid()
-            wheel.on_flush = self._telemetry.flushed
             if old is not None:
                 old._end_writing()
             return wheel
@@ -512,10 +512,13 @@ class Scheduler(Firing[Engine]):
 class WheelOpener:
     """Opens the wheel of a scheduler, or makes a missing one and warns once. Thread-safe."""
 
-    def __init__(self, path: str, *, create: bool, sync: Sync | None, env: Env) -> None:
+    def __init__(
+        self, path: str, *, create: bool, sync: Sync | None, on_flush: Callable[[int], None], env: Env
+    ) -> None:
         self.path = path
         self._create = create
         self._sync = sync
+        self._on_flush = on_flush
         self._env = env
         self._made = False
         """The wheel was made here, and no warning was logged yet."""
@@ -528,7 +531,7 @@ class WheelOpener:
     def open(self) -> Wheel:
         """Open the wheel, or make a missing one. Raises NoWheel for a missing one without `create`."""
         opened = Wheel.open_or_create if self._create else Wheel
-        made = opened(self.path, sync=self._sync, env=self._env)
+        made = opened(self.path, sync=self._sync, on_flush=self._on_flush, env=self._env)
         self._made = self._made or made.is_new
         return made
 

@@ -16,7 +16,8 @@ from filewheel.format.frame import Frame, scan
 from filewheel.laps.slot import files_of
 from filewheel.message import US_PER_S
 from filewheel.roster.far import FarNote
-from filewheel.roster.roster import read_roster, was_in_set
+from filewheel.roster.fence import was_in_set
+from filewheel.roster.roster import read_roster
 from filewheel.sets.forks import read_forks
 from filewheel.sets.source import Source, View
 from filewheel.sets.target import LOG_START

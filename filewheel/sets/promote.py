@@ -31,8 +31,8 @@ from filewheel.env import Env
 from filewheel.errors import BadArgument, Damaged, Fenced, FilewheelError, Locked, disk_errors, said_of
 from filewheel.format import layout
 from filewheel.format.pauses import Pauses
-from filewheel.roster.fence import let_producers_look
-from filewheel.roster.roster import MEND, Member, Role, Roster, change_roster, read_roster, was_in_set
+from filewheel.roster.fence import let_producers_look, was_in_set
+from filewheel.roster.roster import MEND, Member, Role, Roster, change_roster, read_roster
 from filewheel.sets.copy import TICKS_AT_ONCE, Copy
 from filewheel.sets.forks import line_of, names_of, note_fork, read_forks
 from filewheel.sets.lag import missing_files, why_no_copy

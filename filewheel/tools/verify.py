@@ -28,7 +28,8 @@ from filewheel.keys.check import FOREIGN, Unlisted, check_keys, unreadable
 from filewheel.laps.slot import covered_of
 from filewheel.laps.window import MISSING, Span, spans_of
 from filewheel.message import US_PER_S, due_of
-from filewheel.roster.roster import MEND, read_roster, was_in_set
+from filewheel.roster.fence import was_in_set
+from filewheel.roster.roster import MEND, read_roster
 from filewheel.tools.places import check_places
 
 _TRIES = 5

@@ -65,7 +65,14 @@ def quick() -> Iterator[None]:
         patch(module, "check_limits", lambda slots, payload_bytes_max: None)
     patch(filewheel.laps.tidy, "TIDY_SEGMENTS", 8)
     house = filewheel.firing.housekeeper
-    for name, value in (("DEAL_BYTES", 20_000), ("DEAL_PUTS", 100), ("DEAL_SEGMENTS", 6), ("DEAL_FINISHED", 3)):
+    for name, value in (
+        ("DEAL_BYTES", 20_000),
+        ("DEAL_PUTS", 100),
+        ("DEAL_SEGMENTS", 6),
+        ("DEAL_FINISHED", 3),
+        ("LITTLE_BYTES", 2_000),
+        ("LITTLE_FILES", 3),
+    ):
         patch(house, name, value)
     patch(house, "DEAL_AGE_US", 300_000)
     patch(house, "LOOK_US", 40_000)

@@ -35,8 +35,7 @@ class Stage:
 
     def producer(self) -> Wheel:
         wheel = Wheel(self.path, clock=self.clock)
-        wheel._journal = Journal(wheel._dir, segment_bytes=SEGMENT_BYTES, fill_bytes=0)
-        wheel._journal.fence = Fence(wheel._dir)
+        wheel._journal = Journal(wheel._dir, segment_bytes=SEGMENT_BYTES, fill_bytes=0, fence=Fence(wheel._dir))
         return wheel
 
     def free(self) -> int:

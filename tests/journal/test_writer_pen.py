@@ -345,8 +345,7 @@ def test_threads_that_write_with_a_pen_beside_others_that_flush_and_rotate_leave
 ) -> None:
     made: list[list[str]] = [[] for _ in range(6)]
     with Wheel(wheel_dir, sync="never") as wheel:
-        journal = Journal(wheel._dir, segment_bytes=200_000)
-        journal.fence = Fence(wheel._dir)
+        journal = Journal(wheel._dir, segment_bytes=200_000, fence=Fence(wheel._dir))
         wheel._journal = journal
 
         def write(n: int) -> None:

@@ -31,24 +31,25 @@ _STEP = 44
 def read(text: str) -> dict[str, Row]:
     """Return step → budget from a table."""
     rows = [line for line in text.splitlines()[1:] if line.strip()]
-    return {row[:_STEP].strip(): Row(*map(int, row[_STEP:].split())) for row in rows}
+    return {row[:_STEP].strip(): Row(*map(int, row[_STEP:].replace("-", "0").split())) for row in rows}
 
 
 def table(budgets: dict[str, Row]) -> str:
     """Return the text of a table."""
     head = f"{'step':{_STEP}}" + "".join(f"{name:>11}" for name in asdict(Row(0, 0, 0, 0)))
-    rows = [f"{step:{_STEP}}" + "".join(f"{n:>11}" for n in asdict(b).values()) for step, b in budgets.items()]
+    rows = [f"{step:{_STEP}}" + "".join(f"{n or '-':>11}" for n in asdict(b).values()) for step, b in budgets.items()]
     return "\n".join([head, *rows]) + "\n"
 
 
 def measured() -> tuple[dict[str, Row], dict[str, list[tuple[int, str]]]]:
     """Return the figures of each step, and its calls as (depth, function). For a process with the loops in Python."""
-    from tests.journey.walks import played  # imports the library, with the loops that were chosen above
+    from tests.journey.walks import LIFE, played  # imports the library, with the loops that were chosen above
 
     figures, calls = {}, {}
     for step, entered in played().items():
         row = row_of(entered)
-        figures[step] = replace(row, lines=-(-row.lines // 100) * 100)
+        # A reader reads all of a message's way; one step shares its files with the others.
+        figures[step] = replace(row, lines=-(-row.lines // 100) * 100 if step == LIFE else 0)
         calls[step] = [(c.depth, f"{c.function.file}:{c.function.line} {c.function.name}") for c in entered]
     return figures, calls
 
@@ -60,7 +61,7 @@ def judged(figures: dict[str, Row], budgets: dict[str, Row]) -> list[str]:
         for name, now in asdict(figure).items():
             allowed = getattr(budgets.get(step), name, 0)
             # A comment more in one of the files makes no way longer.
-            if now > allowed * (1 + SLACK if name == "lines" else 1):
+            if now > allowed * (1.05 if name == "lines" else 1):
                 wrong.append(f"{step!r}: {now} {name}, the budget is {allowed}: take something away, or write an ADR")
             elif now < allowed * (1 - SLACK):
                 wrong.append(f"{step!r}: {now} {name}, the budget is {allowed}: `python -m tests.journey --lower`")

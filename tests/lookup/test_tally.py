@@ -38,7 +38,7 @@ def remembered(wheel: Wheel) -> Stats:
 
 def known(wheel: Wheel) -> Stats | None:
     """Return what is remembered, or None."""
-    return wheel._finder._look(Memory.stats)
+    return wheel._finder._look(None, Memory.stats)
 
 
 def deal(keeper: Keeper, *, spread: bool = True) -> None:

@@ -174,8 +174,7 @@ def test_the_quantile_of_a_rank_between_two_buckets_is_their_common_bound() -> N
 
 def test_a_journal_tells_how_long_each_flush_took(tmp_path: Path) -> None:
     metrics = Metrics()
-    journal = Journal(make_directory(tmp_path / "w"))
-    journal.appender.on_flush = lambda us: metrics.observe("sync", "", us / 1e6)
+    journal = Journal(make_directory(tmp_path / "w"), on_flush=lambda us: metrics.observe("sync", "", us / 1e6))
     for _ in range(3):
         journal.append([pack_drop(bytes(16), ACKED)], 0)
     journal.close()

@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from filewheel.disk.begun import Cancelled
 from filewheel.errors import KeyHeld, NotFound
-from filewheel.firing.cancelled import Cancelled
 from filewheel.keeper import Keeper
 from filewheel.laps.deal import Deal
 from filewheel.message import US_PER_S, MessageId

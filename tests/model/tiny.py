@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import filewheel.changes
 import filewheel.disk.ballast
 import filewheel.disk.begun
 import filewheel.disk.hint
@@ -23,7 +24,6 @@ import filewheel.laps.store
 import filewheel.laps.tidy
 import filewheel.lookup.finder
 import filewheel.lookup.index
-import filewheel.wheel
 from filewheel.journal.journal import Journal
 from filewheel.laps.deal import Deal
 from filewheel.laps.window import Budget
@@ -75,7 +75,7 @@ def tiny(
         filewheel.laps.store,
         filewheel.firing.settler,
         filewheel.laps.tidy,
-        filewheel.wheel,
+        filewheel.changes,
     ):
         patch(module, "threading", ModelThreading)
         if hasattr(module, "Condition"):

@@ -256,10 +256,10 @@ def test_a_kill_is_answered_once_the_outcome_is_written(wheel: Wheel, keeper: Ke
         (kill,) = commands.asked
         assert (kill.id, kill.then, asked.look()) == (id_, "retry", None)
         kill.worked = True
-        keeper.observer._killer._answer_ended()
+        keeper.observer._answer_ended()
         assert asked.look() is None, "the message is still claimed"
         keeper.nack(id_, failed="killed")
-        keeper.observer._killer._answer_ended()
+        keeper.observer._answer_ended()
         assert asked.look() is Killed.KILLED
 
 
@@ -282,7 +282,7 @@ def test_a_kill_of_a_message_that_was_cancelled_while_it_ran_says_that_it_is_dro
             keeper.bury(id_, failed="killed")
         else:
             keeper.ack(id_)
-        keeper.observer._killer._answer_ended()
+        keeper.observer._answer_ended()
         result = asked.look()
     assert result == answer
     assert result
@@ -349,7 +349,7 @@ def test_foreign_files_among_the_requests_stay_and_stop_nothing(
         for name in [*names, "../x".replace("/", "_"), f"{id_}-x-y.cancel", str(id_).lower()]:
             os.mkfifo(place / name) if what == "fifo" else (place / name).touch()
     for _ in range(4):
-        keeper.observer._killer._looked_us = None
+        keeper.observer._looked_us = None
         keeper.observer.look()
     left = {"foreign": 253, "fifo": 253, "many": 3, "link": 0}[what]
     assert len([n for n in os.listdir(place) if n != "jobs.wheel"]) == left

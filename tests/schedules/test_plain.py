@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import filewheel.schedule_changes
+import filewheel.changes
 from filewheel import (
     AsyncWheel,
     BadArgument,
@@ -206,7 +206,7 @@ def test_what_another_administrator_did_in_between_is_not_undone(
     wheel: Wheel, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel.schedule("n", 60, b"x", topic="t")
-    decide, done = filewheel.schedule_changes.decide, []
+    decide, done = filewheel.changes.decide, []
 
     def late(*args: Any, **options: Any) -> Any:
         decided = decide(*args, **options)
@@ -216,7 +216,7 @@ def test_what_another_administrator_did_in_between_is_not_undone(
                 other.edit_schedule("n", topic="theirs")
         return decided
 
-    monkeypatch.setattr(filewheel.schedule_changes, "decide", late)
+    monkeypatch.setattr(filewheel.changes, "decide", late)
     wheel.edit_schedule("n", payload=b"mine")
     found = the_one(wheel)
     assert (found.topic, found.occurrence.payload) == ("theirs", b"mine")

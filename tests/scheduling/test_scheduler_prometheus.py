@@ -28,4 +28,4 @@ def test_one_text_has_what_the_process_counted_and_what_the_wheel_holds(tmp_path
     assert samples["filewheel_lateness_seconds_count", of_mail] == 1
     assert samples["filewheel_sync_seconds_count", ()] > 0
     assert samples["filewheel_pending", ()] == 1
-    assert samples["filewheel_journal_bytes", ()] == 0
+    assert 0 < samples["filewheel_journal_bytes", ()] < 4096  # a drain deals only what is much

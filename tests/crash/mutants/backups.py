@@ -158,7 +158,7 @@ MUTANTS: list[Mutant] = [
       "tests/journal/test_mirror.py::test_a_directory_that_is_not_this_set_s_backup_is_not_written_to"),
     m("mirror-promoted", "M", NEVER, "a mirror with a higher epoch fences who would write to it",
       "tests/journal/test_mirror.py::test_a_mirror_that_follows_a_higher_epoch_fences_who_would_write_to_it"),
-    m("keeper-needs-copies", "M", gives('Journal(directory, on_copies="raise")'), "a mirror's failure does not stop the keeper",
+    m("keeper-needs-copies", "M", gives('Journal(directory, fence=fence, on_segment_end=self._own_segment_ended, on_flush=on_flush)'), "a mirror's failure does not stop the keeper",
       "tests/journal/test_mirror.py::test_a_mirror_that_fails_does_not_stop_the_keeper_from_firing"),
     m("flusher-ends", "M", becomes("return"), "the thread that flushes outlives a mirror's failure",
       "tests/journal/test_mirror.py::test_with_an_interval_the_thread_that_flushes_flushes_all_and_outlives_a_failure_of_a_mirror"),

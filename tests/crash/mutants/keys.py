@@ -57,7 +57,7 @@ MUTANTS: list[Mutant] = [
     m("key-index-first", "U7",
       becomes("early = dealt(hashes, Checkpoint())\n"
               "copy = lambda *_: {hash_: list(some) for hash_, some in early.items()}\n"
-              "return self._look(lambda memory: memory.holders(hashes, copy), [])"),
+              "return self._look([], Memory.holders, hashes, copy)"),
       "a look reads the journals before the index", "play key-dealt-beside-a-look @1005"),
     m("key-file-of-before", "U7", becomes("self._checkpoint = checkpoint"),
       "a file of keys is read again under another checkpoint",
