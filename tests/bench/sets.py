@@ -1,4 +1,4 @@
-"""What backups cost: how far a shipped one is behind, the replicator's processor time, the first copy.
+"""What backups cost: how far a shipped one is behind, the replicator's processor time, the first copy, a mirror.
 
 `python -m tests.bench.sets DIR OTHER` makes a primary in the one place and a backup in the other, best on two disks.
 """
@@ -97,13 +97,46 @@ def first_copy(primary: Path, backup: Path, *, count: int = FIRST_COPY) -> None:
         (report,) = replicator.once()
     took_s = time.perf_counter() - start_s
     assert report.state == "following", report
-    print(f"first copy of {count:,}: {took_s:.1f} s, {count / took_s:,.0f} messages a second")
+    start_s = time.perf_counter()
+    subprocess.run(["cp", "-a", primary, backup.with_name("cp")], check=True)
+    subprocess.run(["sync", "-f", backup.with_name("cp")], check=True)
+    plain_s = time.perf_counter() - start_s
+    print(f"first copy of {count:,}: {took_s:.2f} s; `cp -a` and `sync -f`: {plain_s:.2f} s")
+
+
+def mirrored(primary: Path, backup: Path, *, seconds: float = 3.0) -> None:
+    """Print how many messages a second are enqueued, each durable in the primary and in a mirror."""
+    Wheel.create(primary).close()
+    add_backup(primary, backup, mode="mirror")
+    with Replicator(primary) as replicator:
+        replicator.once()
+    for count in (1, 8):
+        with Wheel(primary) as wheel:
+            print(f"mirrored, {count} threads: {_rate(wheel, count, seconds):,.0f} a second")
+
+
+def _rate(wheel: Wheel, threads: int, seconds: float) -> float:
+    sent = [0] * threads
+    end_s = time.perf_counter() + seconds
+
+    def send(n: int) -> None:
+        while time.perf_counter() < end_s:
+            assert wheel.enqueue_many([b"x" * 100], delay=3600).copies == 2
+            sent[n] += 1
+
+    senders = [threading.Thread(target=send, args=(n,)) for n in range(threads)]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join()
+    return sum(sent) / seconds
 
 
 def main(here: Path, there: Path) -> None:
     """Measure, and print."""
     following(here / "following.wheel", there / "following.wheel")
     first_copy(here / "copied.wheel", there / "copied.wheel")
+    mirrored(here / "mirrored.wheel", there / "mirrored.wheel")
 
 
 if __name__ == "__main__":

@@ -15,9 +15,12 @@ def test_each_measurement_prints_its_figures(
     monkeypatch.setattr(sets, "RATES", (200,))
     sets.following(tmp_path / "a", tmp_path / "b", seconds=0.5)
     sets.first_copy(tmp_path / "c", tmp_path / "d", count=20_000)
+    sets.mirrored(tmp_path / "e", tmp_path / "f", seconds=0.2)
     said = capsys.readouterr().out
     assert "200 a second: behind " in said
     assert "first copy of 20,000: " in said
+    assert "`cp -a` and `sync -f`: " in said
+    assert "mirrored, 8 threads: " in said
 
 
 def test_heals_are_measured_beside_bare_copies_of_what_they_bring(
