@@ -21,7 +21,7 @@ from filewheel.disk.forks import reopen
 from filewheel.disk.keeper_lock import holder
 from filewheel.disk.paused import read_pauses
 from filewheel.errors import BadArgument, Closed, Damaged, FilewheelError, Forked, disk_errors
-from filewheel.format.limits import bytes_of, check_headers, check_key, check_topic, matches
+from filewheel.format.limits import bytes_of, check_headers, check_key, check_new_key, check_topic, matches
 from filewheel.format.pauses import Pauses
 from filewheel.format.record import unpack_put
 from filewheel.keys.index import Keys
@@ -136,7 +136,7 @@ class Reader:
         self._check()
         bytes_of(payload, self.payload_bytes_max)
         check_topic(topic)
-        named = {} if key is None else {KEY: check_key(key)}
+        named = {} if key is None else {KEY: check_new_key(key, headers)}
         check_headers({**check_headers(headers or {}), **named})
 
     def has_keeper(self) -> bool:

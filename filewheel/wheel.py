@@ -190,7 +190,7 @@ class Wheel(Changes):
 
     def purge(
         self,
-        ids: Iterable[MessageId | str | bytes] = (),
+        ids: Iterable[MessageId | str | bytes] | None = None,
         *,
         topic: str | None = None,
         key: str | None = None,

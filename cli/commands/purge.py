@@ -55,7 +55,7 @@ def command(
       3  it could not reach every place
     """
     check_filters(topic=topic, key=key)
-    wanted = read_ids(ids) if ids else ()
+    wanted = read_ids(ids) if ids else None
     if bool(wanted) + (topic is not None) + (key is not None) > 1:
         raise click.UsageError("give ids, --topic or --key, and only one of them")
     if ids and not wanted:

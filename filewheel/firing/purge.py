@@ -91,9 +91,13 @@ class Choice:
     key: str | None = None
 
     @classmethod
-    def of(cls, ids: Iterable[MessageId | str | bytes], topic: str | None, key: str | None) -> Choice:
+    def of(cls, ids: Iterable[MessageId | str | bytes] | None, topic: str | None, key: str | None) -> Choice:
         """Return a checked choice. Raises BadArgument."""
-        wanted = frozenset(bytes(MessageId.parse(i)) for i in check_items("ids", ids))
+        wanted = (
+            frozenset(bytes(MessageId.parse(i)) for i in check_items("ids", ids)) if ids is not None else frozenset()
+        )
+        if ids is not None and not wanted:
+            raise BadArgument("no ids were given", hint="leave `ids` out for all that has ended")
         if topic is not None:
             check_topic(topic)
         if key is not None:
@@ -127,6 +131,11 @@ class Choice:
         except Damaged:
             return False
         return self._has([message.root, call_of_result(message)], message.topic, message.key)
+
+    def with_tries(self, ends: Iterable[Ended]) -> Choice:
+        """Return this choice with the first ids of the messages whose ids it has: each try has an id of its own."""
+        firsts = {bytes(e.first_id) for e in ends if self.ids and self._has([e.id, e.moved_to], e.topic, e.key)}
+        return replace(self, ids=self.ids | firsts)
 
     def has_end(self, ended: Ended) -> bool:
         """Return whether a line of the history is of such a message."""
@@ -175,6 +184,12 @@ def take_out(
     def deal(anew: Iterable[str] = ()) -> None:
         Deal(store, spread=spread, finished=finished, anew=frozenset(anew)).run()
 
+    def stays(names: Iterable[str]) -> bool:
+        """Return whether a deal left a file as it was that can be read whole: a call had failed for a moment."""
+        files = [file for file in files_of(directory.settings, store.checkpoint) if file.name in names]
+        with contextlib.closing(Handles(directory, limit=1)) as handles:
+            return any(None not in read_file(directory, handles, file, 0) for file in files)
+
     with store.lock:
         upto = store.cut()
     while left := {w: t.covered for w, p in upto.items() if (t := store.tails.get(w)) is not None and t.covered < p}:
@@ -189,11 +204,15 @@ def take_out(
                 worn[file.name] = file.end
             if sum(worn.values()) >= ANEW_BYTES:
                 deal(worn)  # mutant: purge-keeps-laps
+                if stays(worn):
+                    return
                 worn = {}
                 yield True
             elif n % _FILES_AT_ONCE == 0:
                 yield True
     deal(worn)  # mutant: purge-keeps-laps.2
+    if stays(worn):
+        return  # the request stays, and the next step does it again
     yield True
     keys.tidy(_EVER_US, ())  # takes in the entries of a file of filewheel 0.2
     for bucket in range(layout.KEY_BUCKETS):
@@ -277,6 +296,7 @@ class _Purge:
     """The results of meant calls that wait: id of the call → its own id."""
 
     def run(self, *, quarantine: bool) -> Purged:
+        self.choice = self.choice.with_tries(read_history(self.dir))
         replace_file(self.dir.disk, layout.PURGED, layout.PURGED_TMP, b"", flush=False)
         segments = self._ended_segments()
         is_done = self._ask()

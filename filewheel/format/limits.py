@@ -10,7 +10,18 @@ from fnmatch import fnmatchcase
 
 from filewheel.checks import shown, utf8
 from filewheel.errors import BadArgument, TooLarge
-from filewheel.message import DEAD_US, DUE_LIMIT_US, ID_BYTES, OWN_BYTES_MAX, PREFIX, Message, MessageId, due_of
+from filewheel.message import (
+    DEAD_US,
+    DUE_LIMIT_US,
+    ID_BYTES,
+    OWN_BYTES_MAX,
+    PREFIX,
+    RESULT,
+    SCHEDULE,
+    Message,
+    MessageId,
+    due_of,
+)
 
 TOPIC_BYTES_MAX = 255
 KEY_BYTES_MAX = 255
@@ -55,6 +66,17 @@ def check_key(key: object) -> str:
         raise BadArgument("the key is empty", hint="leave it out for a message without one")
     if size > KEY_BYTES_MAX:
         raise TooLarge(f"the key has {size} bytes; the limit is {KEY_BYTES_MAX}", hint="use a digest of it")
+    return key
+
+
+def check_new_key(key: object, headers: Mapping[str, str] | None) -> str:
+    """Return the unique key of a new message, or raise: those of occurrences and results are filewheel's own."""
+    key = check_key(key)
+    if key.startswith(PREFIX) and {SCHEDULE, RESULT}.isdisjoint(headers or ()):
+        raise BadArgument(
+            f"the key {key!r} is that of a schedule or a result",
+            hint=f"another key: those that begin with {PREFIX} are filewheel's own",
+        )
     return key
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from filewheel.errors import BadArgument
 from filewheel.format.frame import portions
-from filewheel.format.limits import check_count, check_headers, check_key, check_topic
+from filewheel.format.limits import check_count, check_headers, check_new_key, check_topic
 from filewheel.format.record import pack_middle
 from filewheel.message import DUE_END_US, KEY
 from filewheel.native.compiled import due_column
@@ -71,7 +71,7 @@ def keyed_middles_of(
     check_count("keys", keys, count)
     each = [headers] * count if headers is None or isinstance(headers, Mapping) else headers
     check_count("headers", each, count)
-    own = [None if key is None else {KEY: check_key(key)} for key in keys]
+    own = [None if key is None else {KEY: check_new_key(key, h)} for key, h in zip(keys, each, strict=True)]
     named = [check_headers({**_plain(h), **(k or {})}) if h else k for h, k in zip(each, own, strict=True)]
     topics = [topic] * count if isinstance(topic, str) else topic
     check_count("topic", topics, count)

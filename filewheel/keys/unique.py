@@ -17,7 +17,7 @@ from filewheel.disk import locks
 from filewheel.disk.threads import one_call
 from filewheel.errors import BadArgument, DiskError, FilewheelError, KeyHeld, Locked, NotFound, partly_done
 from filewheel.format.frame import portions
-from filewheel.format.limits import check_headers, check_key
+from filewheel.format.limits import check_headers, check_new_key
 from filewheel.format.record import (
     CANCELLED,
     PUT_PREFIX,
@@ -80,7 +80,7 @@ def key_named(key: str | None, headers: Mapping[str, str] | None) -> str | None:
     if None not in (key, named) and key != named:
         raise BadArgument(f"the key is {key!r}, and the header {KEY} says {named!r}", hint="give the key alone")
     found = named if key is None else key
-    return None if found is None else check_key(found)
+    return None if found is None else check_new_key(found, headers)
 
 
 def put_all(

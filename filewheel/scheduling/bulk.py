@@ -15,7 +15,7 @@ from filewheel import message as names
 from filewheel.checks import check_items, shown
 from filewheel.errors import BadArgument, KeyHeld
 from filewheel.format.ids import MINT, Ids
-from filewheel.format.limits import check_key, check_message
+from filewheel.format.limits import check_message, check_new_key
 from filewheel.journal.columns import dues_of
 from filewheel.keys.unique import check_policy, key_held
 from filewheel.message import Message
@@ -111,7 +111,7 @@ def alone(call: NewCall, delay: Delay | None, at: At | None) -> NewCalls:
     columns = Columns(None if delay is None else [delay], None if at is None else [at])
     if call.unique:
         check_policy(policy := call.unique["on_conflict"])
-        columns = replace(columns, keys=[check_key(call.unique["key"])], on_conflict=policy)
+        columns = replace(columns, keys=[check_new_key(call.unique["key"], None)], on_conflict=policy)
     return NewCalls(call.name, [call.payload], [call.headers], columns)
 
 
@@ -172,7 +172,7 @@ def _check_keys(columns: Columns) -> None:
         if key is None:
             continue
         with in_call(at):
-            before = seen.setdefault(check_key(key), at)
+            before = seen.setdefault(check_new_key(key, None), at)
         if before != at and columns.on_conflict == "reject":
             raise KeyHeld(
                 f"calls {before} and {at} of this map (the first is 0) have one key, {key!r}; nothing was enqueued",

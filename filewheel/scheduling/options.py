@@ -14,7 +14,7 @@ from typing import Literal, get_args
 from filewheel import message as names
 from filewheel.checks import check_choice, check_number, shown
 from filewheel.errors import BadArgument
-from filewheel.format.limits import check_headers, check_key
+from filewheel.format.limits import check_headers, check_new_key
 from filewheel.format.settings import Sync, check_sync
 from filewheel.message import US_PER_S
 from filewheel.scheduling.outcome import Retry
@@ -45,7 +45,7 @@ class CallOptions:
         self.stored()
         check_choice("on_conflict", self.on_conflict, get_args(OnConflict))
         if self.key is not None:
-            check_key(self.key)
+            check_new_key(self.key, None)
         elif self.on_conflict != "reject":
             raise BadArgument("on_conflict goes with a key", hint='key="..."')
         if self.sync is not None:

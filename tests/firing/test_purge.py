@@ -159,6 +159,33 @@ def test_a_choice_keeps_the_rest_of_the_history(stage: Stage, how: str) -> None:
             stage.wheel.purge(**choice)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_any_id_of_a_message_that_was_tried_again_takes_the_history_of_all_its_tries(stage: Stage, which: int) -> None:
+    ids = [stage.wheel.enqueue(SECRET, topic="a", key="ann@example.org")]
+    stage.wheel.enqueue(LIVING, topic="b")
+    with stage.keeper() as keeper:
+        for _ in range(2):
+            tried, *others = keeper.claim()
+            ids.append(keeper.nack(tried, delay=0, failed="550 ann@example.org is unknown"))  # type: ignore[arg-type]
+            keeper.ack(others)
+    (listed,) = stage.wheel.list()
+    assert listed.id == ids[2], "the id that lists show"
+    stage.wheel.cancel(listed.id)
+    assert stage.wheel.purge([ids[which]]).history == 2
+    assert [end.topic for end in stage.wheel.history()] == ["b"]
+    assert files_with(stage.path, b"ann@example.org") == []
+
+
+def test_an_empty_list_of_ids_is_no_choice_of_everything(stage: Stage) -> None:
+    stage.wheel.enqueue(SECRET)
+    with stage.keeper() as keeper:
+        keeper.ack(keeper.claim())
+    for nothing in ([], iter([])):
+        with pytest.raises(BadArgument, match="no ids were given"):
+            stage.wheel.purge(nothing)
+    assert len(stage.wheel.history()) == 1
+
+
 def test_what_is_chosen_and_waits_is_named_and_stays(stage: Stage) -> None:
     first = stage.wheel.enqueue(LIVING, delay=DAY_S, key="k", topic="mail.ann")
     moved = stage.wheel.reschedule(first, delay=2 * DAY_S)
@@ -384,6 +411,23 @@ def test_a_read_error_in_a_file_is_named_and_ends_no_keeper(running: Stage, monk
         assert eventually(lambda: soon in keeper.claim().ids)
         assert running.wheel.purge(timeout_s=15)
     assert files_with(running.path, SECRET) == []
+
+
+def test_a_file_that_could_not_be_read_once_is_cleaned_all_the_same(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stage.keeper() as keeper:
+        gone = stage.wheel.enqueue(SECRET, delay=100 * DAY_S)
+        stage.wheel.enqueue(LIVING, delay=100 * DAY_S)
+        stage.deal(keeper)
+        stage.wheel.cancel(gone)
+    with monkeypatch.context() as broken:
+        once = iter([False])
+        whole = Deal._is_whole
+        broken.setattr(Deal, "_is_whole", lambda deal, file: next(once, True) and whole(deal, file))
+        assert stage.wheel.purge()
+    assert files_with(stage.path, SECRET) == []
+    assert [m.payload for m in stage.wheel.list()] == [LIVING]
 
 
 def test_a_request_of_a_purge_that_was_killed_is_done_by_the_next_keeper(running: Stage) -> None:

@@ -27,6 +27,7 @@ from filewheel import (
     MessageId,
     NotClaimed,
     NotFound,
+    Scheduler,
     TooLarge,
     Wheel,
     WheelFull,
@@ -157,6 +158,24 @@ def test_what_cannot_be_a_key_is_an_argument_error_and_nothing_is_done(
     with pytest.raises(error):
         wheel.enqueue(b"x", **options)  # type: ignore[arg-type]
     assert wheel.stats().pending == 0
+
+
+@pytest.mark.parametrize("key", ["filewheel.result:01MXD0436G00BX699GTW05FHEY", "filewheel.every:nightly"])
+def test_the_key_of_a_result_or_a_schedule_is_taken_by_no_other_message(wheel: Wheel, key: str) -> None:
+    scheduler = Scheduler(wheel.path)
+    job = scheduler.on("job")(print)
+    for take in (
+        lambda: wheel.enqueue(b"x", key=key),
+        lambda: wheel.enqueue(b"x", headers={"filewheel.key": key}),
+        lambda: wheel.enqueue_many([b"x"], keys=[key]),
+        lambda: wheel.check_message(b"x", key=key),
+        lambda: scheduler.enqueue("job", key=key),
+        lambda: job.map([()], keys=[key]),
+    ):
+        with pytest.raises(BadArgument, match="a schedule or a result"):
+            take()
+    assert wheel.stats().pending == 0
+    scheduler.stop()
 
 
 def test_a_key_has_up_to_255_bytes(wheel: Wheel) -> None:
