@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import os
 import shutil
+import socket
 import stat
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 
 pytest.importorskip("obstore", reason="the extra `objects` is not installed")
 
+import filewheel.sets.bucket
 from filewheel import (
     BadArgument,
+    DiskError,
     Fenced,
     FilewheelError,
     Keeper,
@@ -103,6 +106,7 @@ def test_a_replicator_that_runs_ships_what_is_new(jobs: Jobs) -> None:
         jobs.enqueue(b"b")  # the last second is shipped at the end
         replicator.stop()
         thread.join(60)
+    eventually(lambda: len(jobs.objects) == 3)
     assert jobs.payloads(jobs.restore().path) == [b"a", b"b"]
 
 
@@ -275,6 +279,26 @@ def test_after_a_purge_no_object_has_a_byte_of_what_has_ended(jobs: Jobs) -> Non
             thread.join(60)
     assert not any(secret in path.read_bytes() for path in (jobs.base / "bucket" / "jobs").iterdir())
     assert jobs.payloads(jobs.restore().path) == [b"a"]
+
+
+def test_a_store_that_never_answers_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        for name, value in {
+            "AWS_ENDPOINT": f"http://127.0.0.1:{deaf.getsockname()[1]}",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+            "NO_PROXY": "127.0.0.1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(filewheel.sets.bucket, "_CALL_S", 1)
+        monkeypatch.setattr(filewheel.sets.bucket, "_RETRY_S", 1)
+        store = ObjectStore("s3://bucket/jobs")
+        for call in (lambda: store.create(1, b"x"), lambda: store.head(1), lambda: list(store.listing())):
+            with pytest.raises(DiskError, match="the store failed"):
+                call()
 
 
 def test_a_bucket_that_is_removed_keeps_its_objects(jobs: Jobs) -> None:
