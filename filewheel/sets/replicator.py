@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 0.02
 IDLE_S = 0.1
 RETRY_S = 1.0
-REFUSED_S = 60.0
-"""A bucket that another wheel writes to is asked again after this: each time costs requests."""
+BUCKET_RETRY_S = 60.0
+"""A bucket that fails is tried again after longer and longer times, at most this: each time costs requests."""
 LOOK_S = 0.2
 PROMOTION_S = 60.0
 """A promotion that leaves the set without a primary for this long is logged as a failure."""
@@ -213,6 +213,8 @@ class _Service(threading.Thread):
         self.primary = primary
         self._member = member
         self._ending = Event()
+        self._failed_times = 0
+        """How often in a row."""
         self.report = LinkReport(member.path, member.wheel, member.mode, "unreachable")
 
     def is_for(self, member: Member | None) -> bool:
@@ -242,7 +244,7 @@ class _Service(threading.Thread):
                 self._ending.wait(LOOK_S)
                 return  # the replicator looks for the new primary
             except FilewheelError as exc:
-                retry_s = REFUSED_S if isinstance(exc, Replaced) else RETRY_S
+                retry_s = self._retry_s(exc)
                 is_changing = isinstance(exc, Locked) and exc.role in ("promote", "rejoin")
                 self._failed(exc, after_s=FENCED_S if is_changing else 0)
             except Exception as exc:
@@ -250,6 +252,12 @@ class _Service(threading.Thread):
                 self._report(replace(self.report, state="failed", error=repr(exc)))
             if not self._is_ending():
                 self._ending.wait(retry_s)
+
+    def _retry_s(self, exc: FilewheelError) -> float:
+        if self._member.is_wheel:
+            return RETRY_S
+        times, self._failed_times = self._failed_times, min(10, self._failed_times + 1)
+        return BUCKET_RETRY_S if isinstance(exc, Replaced) else min(BUCKET_RETRY_S, RETRY_S * 2**times)
 
     def _is_ending(self) -> bool:
         return self._ending.is_set() or self._of._stopped
@@ -296,6 +304,7 @@ class _Service(threading.Thread):
         changed = (report.state, report.error) != (self.report.state, self.report.error)
         self.report = report
         if not report.error:
+            self._failed_times = 0
             self._of.failures.over(self._member.wheel)
         if changed and self._of._on_change is not None:
             self._of._on_change(report)

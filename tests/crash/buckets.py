@@ -176,7 +176,7 @@ class Round:
             self._ends.set()
             for thread in threads:
                 thread.join()
-        eventually(self.in_step, timeout_s=60)
+        eventually(self.in_step, timeout_s=150)
         self.look()
         done = restore(self.url, self.base / "last")
         with Wheel(self.primary) as ours, Wheel(done.path) as theirs:

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 pytest.importorskip("obstore", reason="the extra `objects` is not installed")
 
 import filewheel.sets.bucket
+import filewheel.sets.replicator
 from filewheel import (
     BadArgument,
     DiskError,
@@ -299,6 +301,26 @@ def test_a_store_that_never_answers_is_an_error_in_time(monkeypatch: pytest.Monk
         for call in (lambda: store.create(1, b"x"), lambda: store.head(1), lambda: list(store.listing())):
             with pytest.raises(DiskError, match="the store failed"):
                 call()
+
+
+def test_a_bucket_that_fails_is_tried_again_after_longer_and_longer_times(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_backup(jobs.a, jobs.url)
+    tried: list[float] = []
+
+    def fails(*args: Any) -> Any:
+        tried.append(time.monotonic())
+        raise DiskError("the store failed", path=jobs.url)
+
+    monkeypatch.setattr(ObjectStore, "listing", fails)
+    monkeypatch.setattr(filewheel.sets.replicator, "RETRY_S", 0.05)
+    with Replicator(jobs.a) as replicator:
+        thread = in_thread(replicator.run)
+        eventually(lambda: len(tried) >= 6)
+        replicator.stop()
+        thread.join(60)
+    assert tried[5] - tried[0] >= 0.05 * (1 + 2 + 4 + 8 + 16)
 
 
 def test_a_bucket_that_is_removed_keeps_its_objects(jobs: Jobs) -> None:
