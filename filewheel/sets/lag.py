@@ -12,14 +12,13 @@ from typing import NamedTuple
 from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged
 from filewheel.format import layout
-from filewheel.format.frame import Frame, scan
 from filewheel.laps.slot import files_of
 from filewheel.message import US_PER_S
 from filewheel.roster.far import FarNote
 from filewheel.roster.fence import was_in_set
 from filewheel.roster.roster import read_roster
 from filewheel.sets.forks import read_forks
-from filewheel.sets.source import Source, View
+from filewheel.sets.source import Source, View, frames_in, read_at
 from filewheel.sets.target import LOG_START
 
 
@@ -44,14 +43,17 @@ def lag_of(primary: Directory, copy: Directory) -> Lag:
 
     def start_of(name: str) -> int:
         known = copy.disk.identity(name)
+        if known is None or not name.startswith(layout.JOURNAL):
+            return 0 if known is None else known[1] + 7 & ~7
         # Zeros that a mirror's producer wrote ahead are no frames: its journals are compared by their frames.
-        return 0 if known is None else min(known[1] + 7 & ~7, _end_of_frames(copy, name, known[1]))
+        return max((frame.end for frame in frames_in(copy, name, known[1], headers=True)), default=0)
 
     size_bytes, records, now = _behind(primary, start_of)
     mine = copy.checkpoint()
     if (mine.deal, mine.keeper) != (now.checkpoint.deal, now.checkpoint.keeper):
         size_bytes, records = size_bytes + len(now.raw), None
-    return Lag(size_bytes, records, _in_step_us(copy))
+    in_step = read_at(copy, layout.TICKS, 0, LOG_START) or b""
+    return Lag(size_bytes, records, int.from_bytes(in_step, "big"))
 
 
 def lag_of_far(primary: Directory, note: FarNote) -> Lag:
@@ -72,7 +74,8 @@ def _behind(primary: Directory, start_of: Callable[[str], int]) -> tuple[int, in
         for name, end in view.sizes.items():
             start = start_of(name)
             if start < end:
-                count = _records(primary, name, start, end)
+                found = frames_in(primary, name, end, start, headers=True)  # none when it is over since
+                count = sum(frame.puts + frame.drops for frame in found)
                 if not count and name.startswith(layout.JOURNAL):
                     continue  # the end of a journal, which says only that there is no more
                 size_bytes += end - start
@@ -80,44 +83,6 @@ def _behind(primary: Directory, start_of: Callable[[str], int]) -> tuple[int, in
     finally:
         source.close()
     return size_bytes, records, view
-
-
-def _in_step_us(copy: Directory) -> int:
-    try:
-        fd = copy.disk.open(layout.TICKS, "r")
-    except FileNotFoundError:
-        return 0
-    try:
-        return int.from_bytes(copy.disk.pread(fd, LOG_START, 0), "big")
-    finally:
-        copy.disk.close(fd)
-
-
-def _end_of_frames(copy: Directory, name: str, size: int) -> int:
-    """Return the end of the last frame of a segment; the size of a lap or slot file."""
-    if not name.startswith(layout.JOURNAL):
-        return size + 7 & ~7
-    fd = copy.disk.open(name, "r")
-    try:
-        end = 0
-        for item in scan(copy.disk, fd, 0, size, copy.seed(name), headers=True):
-            if isinstance(item, Frame):
-                end = item.end
-        return end
-    finally:
-        copy.disk.close(fd)
-
-
-def _records(primary: Directory, name: str, start: int, end: int) -> int:
-    try:
-        fd = primary.disk.open(name, "r")
-    except FileNotFoundError:
-        return 0  # it is over since
-    try:
-        found = scan(primary.disk, fd, start, end, primary.seed(name), headers=True)
-        return sum(item.puts + item.drops for item in found if isinstance(item, Frame))
-    finally:
-        primary.disk.close(fd)
 
 
 def why_no_copy(copy: Directory) -> str:

@@ -200,14 +200,15 @@ def digests(directory: Directory, parts: list[tuple[str, int, int]]) -> list[byt
     return [None if data is None else hashlib.blake2b(data, digest_size=16).digest() for data in read]
 
 
-def frames_in(directory: Directory, name: str, size: int, start: int = 0) -> Iterator[Frame]:
-    """Yield the frames of a file that verify, from an offset on."""
+def frames_in(directory: Directory, name: str, size: int, start: int = 0, *, headers: bool = False) -> Iterator[Frame]:
+    """Yield the frames of a file that verify, from an offset on; with `headers`, no bodies are read."""
     try:
         fd = directory.disk.open(name, "r")
     except FileNotFoundError:
         return
     try:
-        reader = scan(directory.disk, fd, start, min(size, directory.disk.size(fd)), directory.seed(name))
+        end = min(size, directory.disk.size(fd))
+        reader = scan(directory.disk, fd, start, end, directory.seed(name), headers=headers)
         yield from (item for item in reader if isinstance(item, Frame))
     finally:
         directory.disk.close(fd)
