@@ -3,7 +3,8 @@
 Power fails after any call on either disk, or on both; processes are killed; the primary is lost at any call, and the
 copy is settled and opened. The oracle knows what had been promised when the last complete tick began: all of that is
 pending in the copy, nothing of it that was finished then, and nothing that was never enqueued. After each tick every
-file of the copy is a byte prefix of the primary's. `python -m tests.model.copies SEEDS` plays histories.
+file of the copy is a byte prefix of the primary's. `python -m tests.model.copies SEEDS` plays histories. With
+`--far` the copy is on another machine: the far end of a connection has that disk, and is cut off at any message.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ import sys
 import time
 import traceback
 from collections import Counter
+from pathlib import Path
 
 import filewheel.sets.copy
+import filewheel.sets.remote
 import filewheel.sets.source
 import filewheel.sets.target
 from filewheel.disk.checkpoint import parse_checkpoint
 from filewheel.disk.directory import _write, open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Env
-from filewheel.errors import FilewheelError, NotFound
+from filewheel.errors import FilewheelError, NotFound, NoWheel
 from filewheel.format import layout
 from filewheel.format.settings import Settings
 from filewheel.keeper import Keeper
@@ -31,9 +34,11 @@ from filewheel.laps.deal import Deal
 from filewheel.laps.slot import files_of
 from filewheel.laps.window import Budget
 from filewheel.message import US_PER_S
+from filewheel.roster.roster import Roster, write_roster
 from filewheel.sets.copy import Copy
+from filewheel.sets.remote import Channel, RemoteDisk, RemoteTarget, open_remote
 from filewheel.sets.source import Source
-from filewheel.sets.target import Target, replay
+from filewheel.sets.target import DirectoryTarget, Target, replay
 from filewheel.tools.verify import verify
 from filewheel.wheel import Wheel
 from tests.model.machine import Dir
@@ -43,16 +48,19 @@ from tests.model.stage import Stage
 from tests.model.tiny import SLOTS, tiny
 from tests.model.volumes import Process, Volumes
 from tests.model.world import ModelClock, make_wheel
+from tests.sets.support_far import Line, url_of
 
 A, B = "/m/a.wheel", "/m/b.wheel"
+SET = "5e7" * 8
 Pending = dict[bytes, tuple[bytes, int]]
 
 
 class CopyStage(Stage):
     """A primary on one disk, its copy on another, and the process that keeps it in step."""
 
-    def __init__(self, seed: int, *, rate: float, nest: float) -> None:
+    def __init__(self, seed: int, *, rate: float, nest: float, is_far: bool = False) -> None:
         self.rng = random.Random(f"copy {seed}")
+        self.line = Line() if is_far else None
         self.seed, self.rate, self.nest = seed, rate, nest
         self.clock, self.oracle = ModelClock(), Oracle()
         self.start_us = self.clock.wall_us
@@ -93,6 +101,7 @@ class CopyStage(Stage):
         theirs = primary.settings
         disk = process.open(B)
         _write(disk, Settings(id=self.rng.randbytes(16).hex(), salt=theirs.salt, slots=theirs.slots), B)
+        write_roster(disk, Roster(SET, 1, "backup", A, theirs.id))  # the far end checks it before each tick
         disk.sync_all()
         process.kill()
 
@@ -234,7 +243,7 @@ class CopyStage(Stage):
                 self.copier = Process(self.volumes)
                 env = self.env(self.copier)
                 source = Source(open_directory(A, write=False, env=env))
-                self.copy = Copy(source, Target(open_directory(B, write=True, env=env)))
+                self.copy = Copy(source, self._target(env))
             done = self.copy.tick()
             self.counts["ticks"] += 1
             self.counts["gone"] += done.gone
@@ -243,11 +252,31 @@ class CopyStage(Stage):
                 self.oracle.violations.append(f"seed {self.seed}: {done.lost} count as lost")
             self._judging = True
             self._check_prefix(self.copy)
+        except NoWheel:
+            if self.line is None:
+                raise
+            self.counts["cut off"] += 1
+            self.drop_copy()
         finally:
             self._in_tick = self._judging = False
 
+    def _target(self, env: Env) -> DirectoryTarget:
+        """Return the target of the copy, perhaps at the far end of a connection that will be lost."""
+        if self.line is None:
+            return Target(open_directory(B, write=True, env=env))
+        self.line.env = env
+        far = self.rng.random() < 0.4
+        self.line.cut_at = self.line.messages + self.rng.randrange(2, 40) if far else None
+        filewheel.sets.remote._SEND_BYTES = self.rng.choice((1, 500, 1 << 18))
+        url = url_of(Path(B))
+        directory = open_remote(Channel(self.line.connect(url), url), url, env=env)
+        assert isinstance(directory.disk, RemoteDisk)
+        return RemoteTarget(directory, directory.disk, SET, 1)
+
     def drop_copy(self) -> None:
         """Kill the copier."""
+        if self.line is not None:
+            self.line.settle()
         self.copier.kill()
         self.copy = None
 
@@ -282,7 +311,9 @@ class CopyStage(Stage):
             for volume in after.of_path.values():
                 volume.before_op = volume.mid_read = volume.on_op = None
             process = Process(after)
-            replay(open_directory(B, write=True, env=SYSTEM.using(disk=process.open)))
+            there = open_directory(B, write=True, env=SYSTEM.using(disk=process.open))
+            replay(there)
+            there.disk.unlink(layout.ROSTER)  # as a promotion gives it another role
             process.kill()
             self._check_copy(after, context)
             if self.rng.random() < 0.3 and not self.oracle.violations:
@@ -405,15 +436,17 @@ def small(rng: random.Random):  # type: ignore[no-untyped-def]
     filewheel.sets.target.LOG_BYTES_MAX = rng.choice((500, 3000))
     filewheel.sets.target.SYNC_EACH_MAX = rng.choice((0, 2, 100, 100))
     was_us, filewheel.sets.source.LOCK_TEST_US = filewheel.sets.source.LOCK_TEST_US, 0
+    send_bytes = filewheel.sets.remote._SEND_BYTES
     try:
         yield
     finally:
         copy, target = filewheel.sets.copy, filewheel.sets.target
         copy.PART_BYTES, target.LOG_BYTES_MAX, target.SYNC_EACH_MAX = was
         filewheel.sets.source.LOCK_TEST_US = was_us
+        filewheel.sets.remote._SEND_BYTES = send_bytes
 
 
-def history(seed: int, *, rate: float = 0.1, steps: int = 90) -> CopyStage:
+def history(seed: int, *, rate: float = 0.1, steps: int = 90, is_far: bool = False) -> CopyStage:
     """Play one history."""
     rng = random.Random(f"shape {seed}")
     shape = {
@@ -422,7 +455,7 @@ def history(seed: int, *, rate: float = 0.1, steps: int = 90) -> CopyStage:
         "chunk_records": rng.choice((4, 12, 50)),
     }
     with tiny(**shape), small(rng):
-        stage = CopyStage(seed, rate=rate, nest=rng.choice((0.004, 0.01, 0.03)))
+        stage = CopyStage(seed, rate=rate, nest=rng.choice((0.004, 0.01, 0.03)), is_far=is_far)
         try:
             stage.play(steps)
         except (AssertionError, KeyError, OSError, FilewheelError) as exc:
@@ -437,10 +470,11 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--rate", type=float, default=0.1)
     parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--far", action="store_true")
     args = parser.parse_args()
     begun, total, bad = time.monotonic(), Counter[str](), 0
     for seed in range(args.first, args.first + args.seeds):
-        stage = history(seed, rate=args.rate)
+        stage = history(seed, rate=args.rate, is_far=args.far)
         total.update(stage.counts)
         total.update(histories=1, messages=len(stage.oracle.messages))
         for violation in stage.oracle.violations[:1]:

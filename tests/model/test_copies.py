@@ -22,3 +22,11 @@ def test_a_copy_that_is_cut_anywhere_is_a_state_of_its_primary(seed: int) -> Non
     stage = history(seed)
     assert not stage.oracle.violations
     assert stage.states
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_copy_on_another_machine_that_is_cut_off_anywhere_is_a_state_of_its_primary(seed: int) -> None:
+    stage = history(seed, is_far=True)
+    assert not stage.oracle.violations
+    assert stage.states
+    assert stage.counts["ticks"]

@@ -117,6 +117,29 @@ def test_a_far_end_that_is_killed_again_and_again_is_a_prefix_and_equal_in_the_e
     assert_same(primary, far.copy)
 
 
+def test_a_slow_line_that_is_cut_in_the_middle_of_messages_leaves_prefixes_and_is_equal_in_the_end(
+    primary: Path, far: Far, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(4)
+    add_backup(primary, far.url)
+    relay = f"{sys.executable} {REPO}/tests/sets/relay.py"
+    cuts = 0
+    with Wheel(primary, sync="never") as wheel, Keeper(primary, background=False) as keeper:
+        for _ in range(8):
+            wheel.enqueue_many([b"x" * rng.choice([1, 3000])] * 60, delay=[0, 1, 60, 5000] * 15)
+            keeper.ack(keeper.claim(100, wait=False))
+            monkeypatch.setenv("FILEWHEEL_SSH", f"{relay} 2 {rng.choice([700, 3000, 20_000, 100_000])}")
+            with Replicator(primary) as replicator:
+                cuts += "lost" in replicator.once()[0].error
+            assert_prefix(primary, far.copy, "ship")
+            assert not verify(open_directory(far.copy, write=False)).damage
+        assert cuts > 1
+        monkeypatch.setenv("FILEWHEEL_SSH", f"{relay} 2 0")
+        with Replicator(primary) as replicator:
+            assert not replicator.once()[0].error
+    assert_same(primary, far.copy)
+
+
 def holds(path: Path, id_: object) -> bool:
     with Wheel(path) as wheel:
         return wheel.get(id_) is not None  # type: ignore[arg-type]
