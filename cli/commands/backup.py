@@ -470,6 +470,10 @@ def remove(out: Output, which: str) -> None:
         out.write(f"{safe(member.path)} is no backup of this wheel any more")
     if not member.is_wheel:
         out.note("Its objects stay; a restore of them is a wheel that fires")
+    elif member.is_far:
+        out.note(
+            "Over there it is a wheel of its own now, or still a backup if it cannot be reached; delete it in time"
+        )
     elif os.path.isdir(member.path):
         out.note("It holds its messages still, and fires them if it is run; delete the directory in time")
     else:

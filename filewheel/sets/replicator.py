@@ -185,7 +185,7 @@ class Replicator:
             if not isinstance(exc, FilewheelError):
                 raise
             note_failure(primary, member, exc, self._env)
-            reports.append(replace(report, state=_state_of(exc), error=said(exc)))
+            reports.append(replace(report, state=_state_of(exc), error=_told(exc, member)))
             return None
         reports.append(link.report)
         return link
@@ -198,6 +198,11 @@ def note_failure(primary: str, member: Member, exc: FilewheelError, env: Env) ->
         with contextlib.suppress(FilewheelError, OSError), opened(primary, env) as here:
             note = read_note(here.disk, member.wheel)
             write_note(here, member.wheel, note.failed(said_of(exc, member.path), env.clock.now_us()))
+
+
+def _told(exc: FilewheelError, member: Member) -> str:
+    """Return an error for a report; with its hint for a backup at a URL, which nobody else asks."""
+    return str(exc) if member.is_far else said(exc)
 
 
 def _state_of(exc: FilewheelError) -> str:
@@ -281,13 +286,14 @@ class _Service(threading.Thread):
         gone = exc if isinstance(exc, NoWheel) else self._missing_wheel()
         shown = gone or exc
         path = self._member.path
-        hint = f". Try: {exc.hint}" if isinstance(exc, (Damaged, Fenced)) and not gone and exc.hint else ""
+        has_way = self._member.is_far or (isinstance(exc, (Damaged, Fenced)) and not gone)
+        hint = f". Try: {exc.hint}" if has_way and exc.hint else ""
         cannot = (
             "cannot be reached" if gone else "cannot be followed" if isinstance(exc, Fenced) else "cannot be written"
         )
         self._of.failures.failed(self._member.wheel, f"{path} {cannot}: {said_of(shown, path)}{hint}", after_s=after_s)
         note_failure(self.primary, self._member, shown, self._of._env)
-        self._report(replace(self.report, state=_state_of(shown), error=said(shown)))
+        self._report(replace(self.report, state=_state_of(shown), error=_told(shown, self._member)))
 
     def _missing_wheel(self) -> NoWheel | None:
         if self._member.is_far:

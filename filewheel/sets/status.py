@@ -156,12 +156,11 @@ def _far_status(primary: Directory | None, member: Member, env: Env) -> MemberSt
         return MemberStatus(member, False, why="only the replicator of the primary can ask it")
     try:
         note, now_us = read_note(primary.disk, member.wheel), env.clock.now_us()
-        if note.error:
-            since = f" (for {max(0, now_us - note.since_us) // US_PER_S:,} s)"
-            return MemberStatus(member, False, why=note.error + since)
-        following = 0 <= now_us - note.noted_us < FOLLOWED_US
-        known = MemberStatus(member, True, following=following, why=member.why)
-        if member.state == "joining" or not note.noted_us:
+        following = not note.error and 0 <= now_us - note.noted_us < FOLLOWED_US
+        since = f" (for {max(0, now_us - note.since_us) // US_PER_S:,} s)"
+        why = note.error + since if note.error else member.why
+        known = MemberStatus(member, not note.error, following=following, why=why)
+        if member.state == "joining" or not note.in_step_us:
             return known
         lag = lag_of_far(primary, note)
     except (FilewheelError, OSError) as exc:
