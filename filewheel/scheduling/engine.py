@@ -284,7 +284,7 @@ class Engine(FiringThread):
         self._keeper = keeper
         runners: dict[str, Runner] = {}
         dispatcher = self._dispatcher(keeper, runners)
-        runners |= self._runners(dispatcher)
+        runners |= runners_of(self._limits, dispatcher, self._clock, self._path, self._loop)
         keeper.set_worker(dispatcher)
         publisher = Publisher(self._telemetry.metrics, keeper.directory)
         ended_well = False
@@ -379,17 +379,6 @@ class Engine(FiringThread):
             report=keeper.observer.history.report if limits.history else None,
         )
 
-    def _runners(self, dispatcher: Dispatcher) -> dict[str, Runner]:
-        begin, finish, clock, path = dispatcher.begin, dispatcher.finish, self._clock, self._path
-        runners: dict[str, Runner] = {"loop": Loop(begin, finish, clock, path, loop=self._loop)}
-        for place, size in self._limits.places.items():
-            kind, _, pool = place.partition(":")
-            if kind == "thread":
-                runners[place] = Threads(size, begin, finish, clock, path, pool)
-            else:
-                runners[place] = Processes(size, begin, finish, clock, path, self._limits.recycle)
-        return runners
-
     def _end_calls(self, dispatcher: Dispatcher, runners: dict[str, Runner], at_least_s: float = 0.0) -> None:
         """Give running calls the grace time to end, and settle them. No other call begins."""
         end_calls(dispatcher, runners, max(self._grace_s, at_least_s), self._clock, self._hurry, self._turn)
@@ -442,6 +431,21 @@ class Engine(FiringThread):
             unwritten = unwritten or keeper.unwritten
         if unwritten is not None:
             raise unwritten
+
+
+def runners_of(
+    limits: Limits, dispatcher: Dispatcher, clock: Clock, path: str, loop: asyncio.AbstractEventLoop | None = None
+) -> dict[str, Runner]:
+    """Return the runners of a term, by their places."""
+    begin, finish = dispatcher.begin, dispatcher.finish
+    runners: dict[str, Runner] = {"loop": Loop(begin, finish, clock, path, loop=loop)}
+    for place, size in limits.places.items():
+        kind, _, pool = place.partition(":")
+        if kind == "thread":
+            runners[place] = Threads(size, begin, finish, clock, path, pool)
+        else:
+            runners[place] = Processes(size, begin, finish, clock, path, limits.recycle)
+    return runners
 
 
 def end_calls(

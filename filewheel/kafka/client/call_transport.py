@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from filewheel.env import Event
-from filewheel.errors import ClusterError, NoBroker, TooLarge
 from filewheel.kafka.client.admin import Admin
 from filewheel.kafka.client.call_transaction import TransactionCallSink
 from filewheel.kafka.client.clients import GroupClients
 from filewheel.kafka.client.group import GroupSource, membership
 from filewheel.kafka.client.shared_sink import SharedSink
-from filewheel.kafka.client.trouble import BY_SIZE, cluster_error
 from filewheel.kafka.node.transport import CallSink, Listener
 from filewheel.kafka.records.record import Outgoing
-
-if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message
 
 ANSWER_S = 30.0
 DELIVERY_MS = 25_000
@@ -80,23 +74,4 @@ class ConfluentCalls(GroupClients):
 
     def send(self, record: Outgoing) -> None:
         """Produce one record, and wait for all in-sync replicas. Raises ClusterError, TooLarge."""
-        answers: list[KafkaError | None] = []
-        answered = Event()
-        producer = self.producer()
-
-        def answer(error: KafkaError | None, message: Message | None) -> None:
-            answers.append(error)
-            answered.set()
-
-        if not producer.produce(record, answer):
-            raise ClusterError("the producer's queue is full", hint="wait until the brokers answer")
-        if not answered.wait(ANSWER_S):
-            raise NoBroker(
-                f"{record.topic}: no answer after {ANSWER_S:g} s; the call may be enqueued later",
-                hint="check whether the brokers run",
-            )
-        if (error := answers[0]) is not None:
-            producer.note(error)
-            if error.name() == BY_SIZE:
-                raise TooLarge(f"{record.topic}: {error.str()}", hint="store the data elsewhere, and pass its id")
-            raise cluster_error(error, record.topic)
+        self.producer().put(record, ANSWER_S)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from filewheel.env import Event
-from filewheel.errors import ClusterError, NoBroker
+from filewheel.errors import ClusterError, NoBroker, TooLarge
 from filewheel.kafka.client.trouble import BY_SIZE, client, cluster_error, error_of, log, made, refusal_of
 from filewheel.kafka.node.transport import Done, End, GroupCommit, Refusal, UnitOutcome
 from filewheel.kafka.records.record import Outgoing
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SERVE_S = 0.1
 OPEN_S = 30.0
-"""How long `open` waits for the barrier."""
+"""How long one record of the topic of markers may take."""
 
 
 class SharedProducer:
@@ -58,6 +58,34 @@ class SharedProducer:
         except self._client.KafkaException as exc:
             answer(error_of(exc), None)
         return True
+
+    def put(self, record: Outgoing, timeout_s: float) -> Message:
+        """Produce one record and wait for its answer; return the message of the answer.
+
+        Raises ClusterError, TooLarge.
+        """
+        answers: list[tuple[KafkaError | None, Message | None]] = []
+        answered = Event()
+
+        def answer(error: KafkaError | None, message: Message | None) -> None:
+            answers.append((error, message))
+            answered.set()
+
+        if not self.produce(record, answer):
+            raise ClusterError("the producer's queue is full", hint="wait until the brokers answer")
+        if not answered.wait(timeout_s):
+            raise NoBroker(
+                f"{record.topic}: no answer after {timeout_s:g} s; it may be written later",
+                hint="check whether the brokers run",
+            )
+        error, message = answers[0]
+        if error is not None:
+            self.note(error)
+            if error.name() == BY_SIZE:
+                raise TooLarge(f"{record.topic}: {error.str()}", hint="store the data elsewhere, and pass its id")
+            raise cluster_error(error, f"{record.topic} cannot be written")
+        assert message is not None
+        return message
 
     def again(self, call: Callable[[], None]) -> None:
         """Call this on the serving thread, after the next answers."""
@@ -192,39 +220,19 @@ class SharedSink:
 
         Raises ClusterError.
         """
-        return 0 if self._barrier is None else self._put(self._barrier).offset() or 0
+        return 0 if self._barrier is None else self._producer().put(self._barrier, OPEN_S).offset() or 0
 
     def stamp(self, probe: Outgoing) -> int | None:
         """Put a record into the log; return the broker's time of it, in ms; None if the topic has the producers'.
 
         Raises ClusterError.
         """
-        kind, stamp_ms = self._put(probe).timestamp()
+        kind, stamp_ms = self._producer().put(probe, OPEN_S).timestamp()
         return int(stamp_ms) if kind == client().TIMESTAMP_LOG_APPEND_TIME else None
 
     def publish(self, marker: Outgoing) -> None:
         """Put a marker into the log, alone. Raises ClusterError."""
-        self._put(marker)
-
-    def _put(self, record: Outgoing) -> Any:
-        """Produce one record and wait for its answer; return the message of the answer."""
-        answers: list[tuple[KafkaError | None, Message | None]] = []
-        answered = Event()
-        producer = self._producer()
-
-        def answer(error: KafkaError | None, message: Message | None) -> None:
-            answers.append((error, message))
-            answered.set()
-
-        if not producer.produce(record, answer):
-            raise ClusterError("the producer's queue is full", hint="wait until the brokers answer")
-        if not answered.wait(OPEN_S):
-            raise NoBroker(f"{record.topic}: no answer after {OPEN_S:g} s", hint="check whether the brokers run")
-        error, message = answers[0]
-        if error is not None:
-            producer.note(error)
-            raise cluster_error(error, f"{record.topic} [{record.partition}] cannot be written")
-        return message
+        self._producer().put(marker, OPEN_S)
 
     def send(self, records: Sequence[Outgoing], marker: Outgoing | GroupCommit | None, done: Done) -> None:
         """Produce the records, then the marker. The source commits what a group keeps."""

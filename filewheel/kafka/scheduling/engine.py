@@ -22,14 +22,11 @@ from filewheel.kafka.scheduling.keeper import POLL_S, CallKeeper
 from filewheel.kafka.scheduling.occurrences import KafkaOccurrences
 from filewheel.kafka.scheduling.transport import CallTransport
 from filewheel.scheduling.dispatcher import Dispatcher
-from filewheel.scheduling.engine import Limits, end_calls
+from filewheel.scheduling.engine import Limits, end_calls, runners_of
 from filewheel.scheduling.events import Telemetry
 from filewheel.scheduling.handler import Handlers
 from filewheel.scheduling.life import FiringThread
-from filewheel.scheduling.runners.loop import Loop
-from filewheel.scheduling.runners.processes import Processes
 from filewheel.scheduling.runners.runner import Runner
-from filewheel.scheduling.runners.threads import Threads
 
 log = logging.getLogger("filewheel.kafka.scheduling")
 
@@ -126,12 +123,7 @@ class KafkaEngine(FiringThread):
         self._keeper = keeper = self.join()
         runners: dict[str, Runner] = {}
         dispatcher = self.dispatcher(keeper, runners)
-        begin, finish, clock, path = dispatcher.begin, dispatcher.finish, self._clock, self._path
-        runners |= {
-            "thread": Threads(self._limits.threads, begin, finish, clock, path),
-            "loop": Loop(begin, finish, clock, path),
-            "process": Processes(self._limits.processes, begin, finish, clock, path),
-        }
+        runners |= runners_of(self._limits, dispatcher, self._clock, self._path)
         keeper.on_drain = lambda: dispatcher.step(fire=False)
         try:
             while not self._stop.is_set():
@@ -140,7 +132,7 @@ class KafkaEngine(FiringThread):
                 dispatcher.wait(POLL_S)
                 if keeper.polls == polls:  # the group must hear of this member however much there is to do
                     keeper.poll(0)
-            end_calls(dispatcher, runners, self._grace_s, clock, self._hurry)
+            end_calls(dispatcher, runners, self._grace_s, self._clock, self._hurry)
         finally:
             for runner in runners.values():
                 runner.stop()
