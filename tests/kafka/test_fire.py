@@ -179,7 +179,7 @@ def test_a_flood_of_overdue_records_is_fired_once_across_a_crash() -> None:
         put(cluster, b"flood-%d" % n, after_ms=-n)
     node.settle_down()
     cluster.finish()
-    assert last_marker(cluster).is_open
+    assert len(last_marker(cluster).steps) > 1
     node.settle_down()
     put(cluster, b"after", after_ms=-100)
     node.crash()
@@ -189,7 +189,7 @@ def test_a_flood_of_overdue_records_is_fired_once_across_a_crash() -> None:
     assert sorted(v for v in cluster.values() if v) == sorted(
         [b"first", b"after", *(b"flood-%d" % n for n in range(7))]
     )
-    assert not last_marker(cluster).is_open
+    assert len(last_marker(cluster).steps) == 1
 
 
 def test_a_marker_stays_small_however_many_records_arrive_overdue() -> None:

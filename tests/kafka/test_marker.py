@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filewheel import BadArgument, Damaged, NewerFormat
+from filewheel import Damaged, NewerFormat
 from filewheel.kafka.partition.marker import Marker
 from filewheel.kafka.records.fate import id_of
 
@@ -42,14 +42,6 @@ def test_a_marker_says_what_all_chunks_together_say(said: list[tuple[int, bytes]
         assert marker.ingested == seen
 
 
-@given(markers, markers)
-def test_two_markers_together_say_what_either_says(one: Marker, other: Marker) -> None:
-    both = one.merge(other)
-    for id_, offset in SPACE:
-        assert both.done(id_, offset) == (one.done(id_, offset) or other.done(id_, offset))
-    assert Marker.unpack(both.pack()) == both
-
-
 @given(markers)
 def test_a_marker_comes_back_from_its_record(marker: Marker) -> None:
     assert Marker.unpack(marker.pack()) == marker
@@ -58,14 +50,11 @@ def test_a_marker_comes_back_from_its_record(marker: Marker) -> None:
 def test_one_step_holds_as_long_as_records_go_out_by_id() -> None:
     marker = Marker().after_chunk(10, id_of(5, 3)).after_chunk(12, id_of(6, 11))
     assert marker.steps == ((12, id_of(6, 11)),)
-    assert not marker.is_open
 
 
 def test_a_record_that_arrives_overdue_adds_a_step_that_the_next_unit_replaces() -> None:
     marker = Marker().after_chunk(10, id_of(5, 3)).after_chunk(20, id_of(2, 15))
-    assert marker.id == id_of(5, 3)
-    assert marker.is_open
-    assert marker.steps[-1] == (20, id_of(2, 15))
+    assert marker.steps == ((10, id_of(5, 3)), (20, id_of(2, 15)))
     assert not marker.done(id_of(3, 12), 12)
     assert marker.after_chunk(20, id_of(5, 3)).steps == ((20, id_of(5, 3)),)
 
@@ -109,12 +98,6 @@ def test_a_chunk_of_an_owner_that_had_read_less_than_the_one_before_adds_what_it
     assert not after.done(id_of(9, 0), 30)
     assert after.done(id_of(5, 0), 39)
     assert after.after_chunk(30, id_of(4, 0)) == after
-
-
-def test_markers_of_two_topics_do_not_merge() -> None:
-    with pytest.raises(BadArgument, match="topic with id a, the other of b"):
-        Marker(topic_id="a").merge(Marker(topic_id="b"))
-    assert Marker().merge(Marker(topic_id="b")).topic_id == "b"
 
 
 ID = "00000000000000000000000000"

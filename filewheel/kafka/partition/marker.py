@@ -48,16 +48,6 @@ class Marker:
     last_read: LastRead | None = None
     """The last record, with its epoch, that the owner had read: the steps are true of logs that have it."""
 
-    @property
-    def id(self) -> bytes:
-        """The largest id of a step; empty if there is none."""
-        return self.steps[0][1] if self.steps else b""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether records that arrived overdue are going out, or went out and nothing later did."""
-        return len(self.steps) > 1
-
     def steps_before(self, ingested: int) -> tuple[Step, ...]:
         """Return the steps of chunks that were claimed with no more taken in than this: a later chunk may replace them.
 
@@ -98,18 +88,6 @@ class Marker:
         """
         steps = _staircase([*self.steps, (ingested, through)])  # mutant: kafka-step-forgotten
         return self if steps == self.steps else replace(self, steps=steps)
-
-    def merge(self, other: Marker) -> Marker:
-        """Return what two markers of this partition say together. The owner and the topic's id stay these.
-
-        Raises BadArgument when they are of two topics.
-        """
-        if self.topic_id and other.topic_id and self.topic_id != other.topic_id:
-            raise BadArgument(f"one marker is of the topic with id {self.topic_id}, the other of {other.topic_id}")
-        steps = _staircase([*self.steps, *other.steps])
-        topic_id = self.topic_id or other.topic_id
-        last_read = later(self.last_read, other.last_read)
-        return replace(self, steps=steps, low=max(self.low, other.low), topic_id=topic_id, last_read=last_read)
 
     def for_other_options(self) -> Marker:
         """Return what is still true when the options change: the ids of its steps mean nothing then."""

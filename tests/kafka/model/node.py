@@ -117,7 +117,7 @@ class Node:
             if self.shortcut is Shortcut.LOW_IS_NO_FACT:
                 is_done = replace(marker, low=0).done(rec.id, rec.offset)
             if by_id:
-                is_done = rec.id <= marker.id
+                is_done = rec.id <= (marker.steps[0][1] if marker.steps else b"")
             if is_done:
                 self.wheel.drop(rec)
 
@@ -138,9 +138,12 @@ class Node:
         self.ingested = after
 
     def _low(self, chunk: list[Rec]) -> int:
-        """Return the least offset that waits, beside what goes out now."""
+        """Return the least offset that waits, beside what goes out now.
+
+        What was not read again waits too, though the wheel may hold later records: a node on a full disk fires then.
+        """
         left = {rec.offset for rec in self.wheel.pending().values()} - {rec.offset for rec in chunk}
-        return min(left, default=self.ingested)
+        return min({self.ingested, *left})
 
     def _keep(self) -> Steps:
         """Flush, write the position, remove what ended."""
@@ -173,7 +176,9 @@ class Node:
             if self.seen < len(self.cluster.markers) and self.rng.random() < 0.6:
                 marker = Marker.unpack(self.cluster.markers[self.seen])
                 self.seen += 1
-                self.marker = self.marker.merge(marker)
+                for step in marker.steps:
+                    self.marker = self.marker.after_chunk(*step)
+                self.marker = self.marker.with_low(marker.low)
                 self._apply(marker, by_id=self.shortcut is Shortcut.STANDBY_BY_ID)
             else:
                 self._take_in()
@@ -203,7 +208,9 @@ class Node:
     def _ingest(self) -> Steps:
         while True:
             yield
-            is_full = self.marker.is_open if self.shortcut is Shortcut.TWO_STEPS else self.marker.is_full(self.ingested)
+            is_full = self.marker.is_full(self.ingested)
+            if self.shortcut is Shortcut.TWO_STEPS:
+                is_full = len(self.marker.steps) > 1
             if not is_full or not self.can_fire:
                 self._take_in()
             if self.ingested >= self.end or self.shortcut is Shortcut.FIRES_BEFORE_END or self._disk_is_full():
