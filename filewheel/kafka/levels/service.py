@@ -49,7 +49,7 @@ class LevelStatus:
     """Records that were read and are not forwarded. More may wait on the brokers."""
     forwarded: int
     late_s: float
-    """How late the first record of the last unit was confirmed."""
+    """How late the first record of the last unit went out."""
     reason: str
     """Why it stands; empty when it does not."""
 

@@ -134,7 +134,7 @@ METERS = (
 LEVEL_METERS = (
     Meter("level_forwarded_total", _C, LEVELS, "Records forwarded and confirmed; dead letters count too.", _LEVEL),
     Meter("level_read", _G, LEVELS, "Records that were read and are not forwarded; more may wait in the log.", _LEVEL),
-    Meter("level_late_seconds", _G, LEVELS, "How late the last unit was confirmed, at worst.", _LEVEL),
+    Meter("level_late_seconds", _G, LEVELS, "How late the last unit went out, at worst.", _LEVEL),
     Meter("level_overdue_seconds", _G, LEVELS, "How long the first record that is not forwarded has been due.", _LEVEL),
     Meter("level_partitions", _G, LEVELS, "Partitions that this node forwards.", _LEVEL),
     Meter("level_partitions_stalled", _G, LEVELS, "Partitions whose last unit failed and is sent again.", _LEVEL),
