@@ -74,11 +74,6 @@ def seal(
     return seal_frame(body, seed, offset, number, synced, puts, drops, first, last)
 
 
-def body_of(frame: bytes) -> bytes:
-    """Return the body of a sealed frame."""
-    return frame[HEADER_BYTES : HEADER_BYTES + int.from_bytes(frame[8:12], "little")]
-
-
 def record_bytes(frames: bytes) -> int:
     """Return the size of all records in a run of sealed frames."""
     at = total = 0

@@ -194,7 +194,9 @@ def may_have_keys(frame: Frame) -> bool:
 
 def keyed_ids(frame: Frame, hash_of: Callable[[str], bytes]) -> list[tuple[bytes, bytes]]:
     """Return what `keyed_of` does of the puts of a frame; nothing if its records are invalid."""
-    return keyed_of(readable_records(frame)[0], hash_of) if may_have_keys(frame) else []
+    if not frame.puts or _KEY_BYTES not in frame.body:
+        return []
+    return keyed_of(readable_records(frame)[0], hash_of)
 
 
 def keyed_of(puts: Iterable[bytes], hash_of: Callable[[str], bytes]) -> list[tuple[bytes, bytes]]:

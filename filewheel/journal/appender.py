@@ -105,17 +105,6 @@ class Appender:
         self._on_flush = on_flush
 
     @property
-    def writer(self) -> str:
-        """The name of the present writer."""
-        return self.lender.name
-
-    @property
-    def position(self) -> Position:
-        """The end of the writer's journal; segment 0 before its first segment."""
-        with self.lock:
-            return self.lender.writer.position
-
-    @property
     def number(self) -> int:
         """The number of the last frame written; the first frame of a writer has number 1."""
         with self.lock:

@@ -95,7 +95,8 @@ class Journal:
     @property
     def position(self) -> Position:
         """The end of the writer's journal; segment 0 before its first segment."""
-        return self.appender.position
+        with self.appender.lock:
+            return self._lender.writer.position
 
     def flush(self) -> int:
         """Make everything written so far durable; return how many wheels hold the last frame."""
