@@ -17,7 +17,6 @@ import ctypes
 import errno
 import fcntl
 import os
-import secrets
 import stat
 import threading
 from collections import OrderedDict
@@ -392,5 +391,5 @@ _syncfs = ctypes.CDLL(None, use_errno=True).syncfs
 _syncfs.argtypes = [ctypes.c_int]
 
 
-SYSTEM = Env(SYSTEM_CLOCK, OsDisk, secrets.token_bytes)
+SYSTEM = Env(SYSTEM_CLOCK, OsDisk, os.urandom)
 """The machine's own clocks, disks and random bytes."""

@@ -8,7 +8,6 @@ still share no ids.
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
@@ -67,13 +66,13 @@ class Mint:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._writer = IdSource(secrets.token_bytes)
+        self._writer = IdSource(os.urandom)
 
     def id_at(self, due_us: int) -> MessageId:
         """Return a new id."""
         with self._lock:
             if not self._writer.has(1):
-                self._writer = IdSource(secrets.token_bytes)
+                self._writer = IdSource(os.urandom)
             return self._writer.id_at(due_us, self._writer.take(1))
 
     def renew(self) -> None:
