@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from filewheel.checks import scheme_of
+from filewheel.checks import scheme_of, shown
 from filewheel.errors import BadArgument, DiskError, FilewheelError, ReadOnly
 from filewheel.message import US_PER_S
 from filewheel.sets.pack import (
@@ -180,8 +180,8 @@ def _obstore() -> Any:
 
 
 def _open(url: str) -> Any:
-    if not is_bucket(url):
-        raise BadArgument(f"{url} is no bucket", hint="s3://bucket/prefix, gs://, az:// or file:///directory")
+    if not isinstance(url, str) or not is_bucket(url):
+        raise BadArgument(f"{shown(url)} is no bucket", hint="s3://bucket/prefix, gs://, az:// or file:///directory")
     _obstore()
     from obstore.store import from_url
 

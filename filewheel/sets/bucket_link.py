@@ -35,7 +35,7 @@ EVERY_US = US_PER_S
 """A tick is a request, and requests cost."""
 LIST_US = 24 * 3600 * US_PER_S
 """How often it is made sure that all objects are there: a rule of the bucket may delete them."""
-PURGE_US = 60 * US_PER_S
+PURGE_US = 15 * US_PER_S
 """For so long after a purge began each new deal gives a new base: then what had ended is in no object."""
 
 

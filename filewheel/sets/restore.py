@@ -22,7 +22,6 @@ from filewheel.disk.replace import write_aside
 from filewheel.env import Env
 from filewheel.errors import BadArgument, Damaged, FilewheelError, NoWheel
 from filewheel.format import layout
-from filewheel.format.settings import Settings
 from filewheel.message import US_PER_S, to_datetime
 from filewheel.sets.bucket import Listed, ObjectStore
 from filewheel.sets.bucket_target import THREADS
@@ -67,20 +66,7 @@ def restore(
     Raises WheelExists when the directory is not empty, NoWheel when the bucket has no copy of that time, Damaged when
     an object does not verify, DiskError.
     """
-    return restore_bucket(ObjectStore(url), path, at=at, progress=progress, force=force, env=env)
-
-
-def restore_bucket(
-    bucket: ObjectStore,
-    path: str | os.PathLike[str],
-    *,
-    at: datetime | None = None,
-    progress: Progress | None = None,
-    force: bool = False,
-    env: Env = SYSTEM,
-) -> Restored:
-    """Restore as `restore` from an open bucket."""
-    where = check_path(path)
+    where, bucket = check_path(path), ObjectStore(url)
     if at is not None and at.tzinfo is None:
         raise BadArgument("at is a time with a time zone", hint="datetime.now(timezone.utc)")
     listed = list(bucket.listing())
@@ -96,30 +82,24 @@ def restore_bucket(
             _fill(directory, bucket, last, sizes, progress)
 
     try:
-        _create(where, wheel, fill, force=force, env=env)
+        create_directory(
+            where,
+            slots=wheel.slots,
+            sync=wheel.sync,
+            payload_bytes_max=wheel.payload_bytes_max,
+            salt=wheel.salt,
+            fill=fill,
+            now_us=env.clock.now_us(),
+            force=force,
+            env=env,
+        )
     except Damaged:
         now = bucket.last_whole([one.number for one in bucket.listing()])
         if at is None and now is not None and now.base > last.number:  # a new base took the place of all that
-            return restore_bucket(bucket, path, progress=progress, force=force, env=env)
+            return restore(url, path, progress=progress, force=force, env=env)
         raise
     since_us = next(one.since_us for one in listed if one.number == last.number)
-    return Restored(
-        where, bucket.url, since_us, last.number, last.epoch, last.writer, last.number - last.base + 1, sum(sizes)
-    )
-
-
-def _create(where: str, wheel: Settings, fill: Callable[[Directory], None], *, force: bool, env: Env) -> None:
-    create_directory(
-        where,
-        slots=wheel.slots,
-        sync=wheel.sync,
-        payload_bytes_max=wheel.payload_bytes_max,
-        salt=wheel.salt,
-        fill=fill,
-        now_us=env.clock.now_us(),
-        force=force,
-        env=env,
-    )
+    return Restored(where, url, since_us, last.number, last.epoch, last.writer, len(sizes), sum(sizes))
 
 
 def _last_tick(bucket: ObjectStore, listed: list[Listed], *, is_of_a_time: bool) -> PackHead:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -23,7 +24,7 @@ from filewheel.sets.bucket import Listed, ObjectStore
 from filewheel.sets.bucket_target import BucketTarget, Replaced
 from filewheel.sets.copy import Copied, Copy
 from filewheel.sets.pack import SMALL_FILES, PackHead, object_name, pack
-from filewheel.sets.restore import Restored, restore_bucket
+from filewheel.sets.restore import Restored, restore
 from filewheel.sets.source import Source
 from filewheel.sets.target import Tick
 from filewheel.tools.diff import differences
@@ -141,7 +142,8 @@ class Shipped:
         """Restore to a new directory, and check what is there."""
         self.restored += 1
         at = None if at_s is None else datetime.fromtimestamp(at_s, UTC)
-        done = restore_bucket(self.store, self.path / f"restored-{self.restored}", at=at)
+        with patch("filewheel.sets.restore.ObjectStore", lambda url: self.store):
+            done = restore(self.store.url, self.path / f"restored-{self.restored}", at=at)
         found = verify(open_directory(done.path, write=False))
         assert not found.damage, found.damage
         return done
