@@ -27,12 +27,12 @@ from filewheel.message import US_PER_S
 from filewheel.roster.far import FOLLOWED_US, FarNote, read_note, write_note
 from filewheel.roster.fence import LOOK_US, yield_to
 from filewheel.roster.roster import WHY_MAX, Member, Roster, State, change_roster, read_roster
-from filewheel.sets.absorb import Absorption, clear
+from filewheel.sets.absorb import Absorption
 from filewheel.sets.copy import TICKS_AT_ONCE, Copied, Copy, Progress
 from filewheel.sets.forks import first_not_in, forks_if_whole, names_of, read_forks
 from filewheel.sets.lag import why_no_copy
 from filewheel.sets.pauses import copy_pauses
-from filewheel.sets.remote import RemoteDisk, RemoteTarget, open_place
+from filewheel.sets.remote import RemoteDisk, RemoteTarget, clear_place, open_place
 from filewheel.sets.scrub import Mending, Scrub, adopt
 from filewheel.sets.source import Source
 from filewheel.sets.target import DirectoryTarget, Target
@@ -200,12 +200,14 @@ class Link:
             raise
 
     def _heed_promotion(self) -> None:
-        """Fence the primary if this backup, which no keeper can ask, says that another wheel is promoted."""
+        """Fence the primary if this backup, which no keeper can ask, says that another wheel was promoted.
+
+        An announcement does not count: nobody would tell this wheel how it ended.
+        """
         theirs = read_roster(self._target.disk, self._target.path)
-        if theirs is not None and theirs.set == self._roster.set and theirs.epoch > self._epoch:
-            if theirs.primary_wheel == self._wheel:  # its own path is one of the other machine
-                theirs = replace(theirs, primary=self._target.path)
-            yield_to(self._source, theirs)
+        if theirs is not None and theirs.set == self._roster.set and theirs.held == theirs.epoch > self._epoch:
+            known = self._roster.member(theirs.primary_wheel)  # its path there is one of the other machine
+            yield_to(self._source, theirs if known is None else replace(theirs, primary=known.path))
 
     def _look(self) -> None:
         """Read the primary's roster again, and copy it to the backup. Raises Fenced when the set has changed."""
@@ -259,7 +261,7 @@ class Link:
             for note in done.notes:
                 log.warning("%s: %s", self._source.path, note)
         self._enter("joining")  # before it is empty: it is not to be promoted
-        clear(self._target)
+        clear_place(self._target)
 
     # -- ticks -----------------------------------------------------------------------------------------------
 

@@ -44,14 +44,13 @@ from filewheel.roster.roster import (
     change_roster,
     read_roster,
 )
-from filewheel.sets.absorb import clear
 from filewheel.sets.bucket import ObjectStore, is_bucket
 from filewheel.sets.bucket_target import epoch_for
 from filewheel.sets.pauses import copy_pauses
 from filewheel.sets.peers import when_free
 from filewheel.sets.places import check_place
 from filewheel.sets.rejoin import take_in
-from filewheel.sets.remote import LONG_S, channel_to, place_opened
+from filewheel.sets.remote import LONG_S, channel_to, clear_place, place_opened
 from filewheel.sets.target import replay
 
 log = logging.getLogger(__name__)
@@ -405,7 +404,7 @@ def _make_anew(theirs: Directory, ours: Directory) -> None:
     lock = KeeperLock(theirs)
     lock.take("backup", wait=False)
     try:
-        clear(theirs)
+        clear_place(theirs)
         settings = replace(ours.settings, id=theirs.settings.id, created=theirs.settings.created)
         if settings != theirs.settings:
             # A crash between the two leaves a wheel with nothing in it under either salt but an empty checkpoint.

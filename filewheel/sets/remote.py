@@ -35,6 +35,7 @@ from filewheel.errors import BadArgument, FilewheelError, NoWheel
 from filewheel.format.settings import parse_settings
 from filewheel.message import US_PER_S
 from filewheel.native.compiled import Pen
+from filewheel.sets.absorb import clear
 from filewheel.sets.target import Held, Part, Tick, differ
 
 T = TypeVar("T")
@@ -43,7 +44,11 @@ PROTOCOL = 1
 GREETING = b"filewheel copy-server "
 """The far end begins with a line of this, the version of the protocol, and that of filewheel."""
 ANSWER_S = 20.0
-"""The far end answers within this time, and one second more for each MiB that it was sent."""
+"""The far end answers within this time, when nothing is under way to it."""
+_LINE_BYTES_S, _UNDER_WAY_BYTES = 100_000, 4 << 20
+"""A slow line, and how much ssh and the system take before it has passed."""
+_DISK_BYTES_S = 8 << 20
+"""A slow disk, which a commit flushes."""
 LONG_S = 600.0
 """The same for a call that may read all of the copy."""
 MESSAGE_BYTES_MAX = 1 << 30
@@ -161,14 +166,13 @@ class SshPeer:
     def send(self, data: bytes, wait_s: float) -> None:
         """Send some messages. Raises NoWheel when the connection is lost, or takes nothing for this long."""
         left = memoryview(data)
-        end_us = SYSTEM_CLOCK.steady_us() + round(wait_s * US_PER_S)
         while left:
             try:
                 left = left[self._in.write(left) or 0 :]
             except (BrokenPipeError, ValueError):
                 raise self._lost() from None
             if left:
-                self._wait(end_us, writes=True)
+                self._wait(SYSTEM_CLOCK.steady_us() + round(wait_s * US_PER_S), writes=True)
 
     def receive(self, wait_s: float) -> bytes:
         """Return the next message. Raises NoWheel when the connection is lost, or nothing comes for this long."""
@@ -262,7 +266,7 @@ class Channel:
         self._number += 1
         self._add([self._number, name, *args])
         self._send()
-        wait_s += self._sent_bytes / (1 << 20)
+        wait_s += min(self._sent_bytes, _UNDER_WAY_BYTES) / _LINE_BYTES_S + self._sent_bytes / _DISK_BYTES_S
         self._sent_bytes = 0
         answer = self._tried(lambda: self._peer.receive(wait_s))
         number, is_done, value = msgpack.unpackb(answer, strict_map_key=False)
@@ -559,6 +563,14 @@ def place_opened(
         yield directory
     finally:
         directory.disk.release()
+
+
+def clear_place(directory: Directory) -> None:
+    """Empty a copy, here or at the far end: in one call there. Raises as `clear`, and NoWheel."""
+    if isinstance(directory.disk, RemoteDisk):
+        directory.disk.channel.call("clear", wait_s=LONG_S)
+    else:
+        clear(directory)
 
 
 def open_remote(

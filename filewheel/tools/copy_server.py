@@ -1,8 +1,8 @@
 """The far end of a backup on another machine (sets/remote.py): `filewheel copy-server PATH` on stdin and stdout.
 
 It opens the wheel in PATH, or makes one, and does what the near end asks: calls of a disk, and of a `Target`. The
-near end takes the backup's lock through it. It ends when stdin does, or when nothing comes for a minute: then its locks
-are free, and a promotion here does not wait for a machine that is lost.
+near end takes the backup's lock through it. It ends when stdin does, or when nothing comes for 90 seconds: then its
+locks are free, and a promotion here does not wait for a machine that is lost.
 Invariant: no name that comes over the connection leads out of the wheel, and no number is of a file that it did not
 open.
 """
@@ -23,6 +23,7 @@ from filewheel.disk.directory import Directory, create_directory, open_directory
 from filewheel.disk.disk import SYSTEM
 from filewheel.env import Env
 from filewheel.errors import FilewheelError, NoWheel
+from filewheel.sets.absorb import clear
 from filewheel.sets.link import check_office
 from filewheel.sets.members import stand_alone
 from filewheel.sets.remote import GREETING, MESSAGE_BYTES_MAX, PROTOCOL, framed, packed_error
@@ -30,7 +31,8 @@ from filewheel.sets.target import Target, Tick
 
 log = logging.getLogger(__name__)
 
-SILENCE_S = 60.0
+SILENCE_S = 90.0
+"""Longer than the pause between two ticks may be."""
 _HEAD_BYTES = 1 << 16
 _NAME = re.compile(r"(?:[A-Za-z0-9_.@-]+(?:/[A-Za-z0-9_.@-]+){0,2})?")
 _NAMES = {
@@ -120,6 +122,9 @@ class CopyServer:
     def _call_leave(self, wheel: str, set_: str) -> None:
         stand_alone(self._path, wheel, set_, self._env)
 
+    def _call_clear(self) -> None:
+        clear(self._here)
+
     def _call_open(self, name: str, mode: str) -> tuple[int, bytes | None]:
         disk = self._here.disk
         fd = disk.open(name, mode)
@@ -185,7 +190,7 @@ def _tick(data: bytes) -> Tick:
 
 
 def serve_copy(path: str, inward: FileIO, outward: FileIO, *, version: str, env: Env = SYSTEM) -> None:
-    """Serve the copy at `path` over these streams, until `inward` ends or is silent for a minute.
+    """Serve the copy at `path` over these streams, until `inward` ends or is silent for 90 seconds.
 
     `version` is that of filewheel, for the greeting. Raises OSError when a stream fails.
     """

@@ -143,6 +143,28 @@ def test_a_far_disk_that_is_full_is_named_with_its_age_and_goes_on_when_it_has_r
 
 
 @far
+def test_the_lag_of_a_backup_that_is_away_is_known(pair: Pair, line: Line) -> None:
+    pair.settle(2)
+    pair.close()
+    env = SYSTEM.using(clock=pair.clock)
+    line.is_cut = True
+    with pair.wheel() as wheel:
+        wheel.enqueue_many([b"x"] * 7, delay=60)
+    pair.clock.advance(9)
+    with Replicator(pair.primary, env=env) as replicator:
+        assert "ssh cannot connect" in replicator.once()[0].error
+    status = set_status(pair.primary, env=env)
+    assert status is not None
+    (one,) = status.members
+    assert (one.reachable, one.lag_messages) == (False, 7)
+    assert one.lag_s is not None
+    assert one.lag_s >= 9
+    line.is_cut = False
+    pair.settle(1)
+    pair.assert_equal()
+
+
+@far
 def test_a_replicator_that_ended_in_order_follows_no_more(pair: Pair) -> None:
     pair.settle(2)
     env = SYSTEM.using(clock=pair.clock)
@@ -234,8 +256,9 @@ def test_a_promotion_over_there_gets_the_lock_from_a_replicator_that_is_connecte
     with pytest.raises(Fenced):
         pair.tick(60)
     pair.kill()
-    assert pair.roster().role == "fenced"
+    assert pair.roster().role == "primary", "it is an announcement: the promotion may never end"
     assert promote(pair.backup, wait_s=0).epoch == 3
+    assert pair.roster().epoch == 3, "it could be reached by its path"
 
 
 @far
