@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import types
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
@@ -45,6 +46,8 @@ _HANDED_BACK: dict[type, str] = {
 """What a function may hand back in place of its work, and how the work is done."""
 _SIGNS = ("__await__", "add_done_callback", "communicate", "is_alive")
 """Methods of work that may go on: of awaitables, futures, processes and threads."""
+_POOL = "multiprocessing.pool"
+"""Its results, of `apply_async` and others, are futures without a method that only futures have."""
 
 
 def shown(value: object) -> str:
@@ -252,10 +255,10 @@ def check_done(who: str, value: object) -> None:
     Functions in a list, tuple, set or dict are data. Coroutines are closed. Cost: the kind of each item.
     """
     inside: Collection[object] = ()
-    if type(value) is dict:
+    if isinstance(value, dict):
         inside = value.values()
-    elif type(value) in (list, tuple, set, frozenset):
-        inside = cast(Collection[object], value)
+    elif isinstance(value, (list, tuple, set, frozenset, deque)):
+        inside = value
     kinds = {type(value), *map(type, inside)}
     if not any(map(_may_be_left, kinds)):
         return
@@ -270,7 +273,7 @@ def check_done(who: str, value: object) -> None:
 @functools.lru_cache(256)
 def _may_be_left(kind: type) -> bool:
     """Return whether a value of this kind may be work that is not done."""
-    return kind in _HANDED_BACK or any(hasattr(kind, sign) for sign in _SIGNS)
+    return kind in _HANDED_BACK or kind.__module__ == _POOL or any(hasattr(kind, sign) for sign in _SIGNS)
 
 
 def _left(value: object) -> str:
@@ -278,7 +281,7 @@ def _left(value: object) -> str:
     kind = type(value)
     if kind in _HANDED_BACK:
         return _HANDED_BACK[kind]
-    if hasattr(kind, "__await__") or hasattr(kind, "add_done_callback"):
+    if hasattr(kind, "__await__") or hasattr(kind, "add_done_callback") or kind.__module__ == _POOL:
         return "a future: wait for its result"
     if hasattr(kind, "communicate") and getattr(value, "returncode", 0) is None:
         return "a process: wait for its end"

@@ -6,14 +6,17 @@ A call is acknowledged because its work was done. A coroutine, a generator or a 
 from __future__ import annotations
 
 import asyncio
+import collections
 import concurrent.futures
 import contextlib
 import functools
 import logging
+import multiprocessing.pool
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 from unittest.mock import AsyncMock, MagicMock
 
 import pytest
@@ -85,6 +88,11 @@ def without_parentheses(times: int) -> Callable[..., Any]:
     return decorate
 
 
+class Sent(NamedTuple):
+    name: str
+    how: Any
+
+
 HANDED_BACK: dict[str, Callable[..., Any]] = {
     "coroutine of a lambda": lambda name: work(name),
     "coroutine of a decorator's wrapper": plainly_wrapped(work),
@@ -104,6 +112,9 @@ HANDED_BACK: dict[str, Callable[..., Any]] = {
     "tuple of a map": lambda name: (1, map(done.append, [name])),
     "dict of coroutines": lambda name: {name: work(name)},
     "set of futures": lambda name: {concurrent.futures.Future()},
+    "named tuple of a coroutine": lambda name: Sent(name, work(name)),
+    "deque of coroutines": lambda name: collections.deque([work(name)]),
+    "result of a pool": lambda name: multiprocessing.pool.ApplyResult(SimpleNamespace(_cache={}), None, None),
     "zip": lambda name: zip([name], map(done.append, [name]), strict=True),
     "thread that was not started": lambda name: threading.Thread(target=done.append, args=(name,)),
 }
