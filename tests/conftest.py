@@ -29,7 +29,7 @@ LONG = [
     "kafka/test_cli_kafka.py", "scheduling/runners/test_pool.py", "kafka/test_unclean_election.py",
     "kafka/test_full_disk_broker.py", "cli/test_main_examples.py", "kafka/test_call_broker.py",
     "kafka/test_confluent.py", "scheduling/test_scheduler_takeover.py", "kafka/test_retention_broker.py",
-    "kafka/test_broker.py", "cli/test_work.py", "kafka/test_anew_broker.py", "kafka/test_roles.py",
+    "kafka/test_broker.py", "cli/test_work.py", "kafka/test_anew_broker.py",
     "project/test_web_frameworks.py", "cli/test_demo.py", "test_wheel_inherited_state.py", "kafka/test_producers.py",
     "cli/test_reload.py", "kafka/test_bench.py", "project/test_examples.py", "model/test_model.py",
     "project/test_suite.py", "cli/test_backup.py", "crash/test_runner.py", "crash/test_mutants.py",
