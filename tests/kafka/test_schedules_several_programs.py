@@ -1,7 +1,8 @@
 """Several programs of one group of workers: what became due is handed out, whoever joins and whatever node is away.
 
 The histories and the property are those of programs on one wheel (tests/scheduling/programs.py). Here all programs run
-at once, each with a clock of its own, and the delay service is away at times.
+at once, each with a clock of its own, and the delay service is away at times. To a worker whose clock is behind, an
+occurrence may not be due yet: one that declares the schedule with other times replaces it, as the page says.
 """
 
 from __future__ import annotations
@@ -47,11 +48,17 @@ class TopicWorld:
         self.clock = self.cluster.clock
         self.ledger = Ledger()
         self.workers: dict[int, Worker] = {}
+        self.declared: dict[int, set[str]] = {}
+        """The schedules of each worker."""
         self.node_is_up = True
 
     def start(self, program: Program) -> None:
         if program.number not in self.workers:
             clock = OtherClock(self.clock, AHEAD_S[program.number])
+            self.ledger.owed -= {
+                one for one in self.ledger.owed if one[0] in program.schedules and one[1] > clock.now_us()
+            }
+            self.declared[program.number] = set(program.schedules)
             scheduler = a_scheduler(self.cluster, clock=clock)
             declare(scheduler, program, self._called)
             scheduler.on_event(self._missed, ["missed"])
@@ -90,7 +97,10 @@ class TopicWorld:
     def living(self) -> Iterator[tuple[str, int]]:
         for waiting in self.cluster.waiting:
             message = message_of(record_of(waiting))
-            yield message.topic, instant_of(message)
+            name, instant_us = message.topic, instant_of(message)
+            nows_us = [worker.clock.now_us() for n, worker in self.workers.items() if name in self.declared[n]]
+            if instant_us > self.clock.now_us() or instant_us <= min(nows_us, default=instant_us):
+                yield name, instant_us
 
     def disturb(self, number: int) -> None:
         """Let the delay service go away, or come back."""
