@@ -23,7 +23,7 @@ from filewheel.roster.fence import LOOK_US
 from filewheel.roster.roster import Member, Roster, change_roster, read_roster
 from filewheel.sets.bucket import ObjectStore
 from filewheel.sets.bucket_target import BucketTarget, Replaced
-from filewheel.sets.copy import TICKS_AT_ONCE, Copy, Progress
+from filewheel.sets.copy import TICKS_AT_ONCE, Ahead, Copy, Progress
 from filewheel.sets.link import LinkReport
 from filewheel.sets.pack import SMALL_FILES
 from filewheel.sets.source import Source
@@ -132,6 +132,10 @@ class BucketLink:
         """Fence the primary when the bucket says that another wheel has a higher epoch."""
         try:
             yield
+        except Ahead as exc:
+            restored = f"`filewheel restore {self.report.path} DIR` has what the bucket has"
+            exc.hint = f"{restored}; then `backup add --take-over` on the wheel that is to fire"
+            raise
         except Replaced as exc:
             error = exc
             if exc.epoch > self._epoch:

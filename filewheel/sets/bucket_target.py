@@ -352,7 +352,7 @@ def _last_head(bucket: ObjectStore, numbers: list[int]) -> tuple[PackHead, bytes
 
 
 def epoch_for(bucket: ObjectStore, primary: Directory, epoch: int, *, take_over: bool) -> int:
-    """Return the epoch in which a wheel may begin to write to a bucket: this one, or a higher one to take it over.
+    """Return the epoch in which a wheel may begin to write to a bucket; a higher one than all to take it over.
 
     Raises Replaced unless the bucket is empty, has been this wheel's all along, or is taken over; DiskError.
     """
@@ -365,8 +365,7 @@ def epoch_for(bucket: ObjectStore, primary: Directory, epoch: int, *, take_over:
     except Replaced as exc:
         if not take_over or not exc.epoch:
             raise
-        return max(epoch, exc.epoch + 1)
-    return max(epoch, found[0].epoch)
+    return max(epoch, found[0].epoch + take_over)
 
 
 def where_is(primary: Directory) -> tuple[str, str]:

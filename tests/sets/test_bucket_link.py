@@ -218,6 +218,35 @@ def test_a_directory_that_was_moved_goes_on_after_it_took_its_bucket_over(jobs: 
     assert jobs.payloads(jobs.restore().path) == [b"a", b"b"]
 
 
+def test_a_primary_that_was_set_back_is_refused_until_it_takes_its_bucket_over(jobs: Jobs) -> None:
+    def deal() -> None:
+        Keeper(jobs.a, wait=False, background=False).close()
+
+    add_backup(jobs.a, jobs.url)
+    jobs.enqueue(b"a")
+    deal()
+    jobs.ship()
+    image = jobs.base / "image"
+    shutil.copytree(jobs.a, image, ignore=shutil.ignore_patterns("hint"))
+    jobs.enqueue(b"b")
+    deal()
+    jobs.ship()
+    for name in ("journal", "laps"):
+        shutil.rmtree(jobs.a / name)
+        shutil.copytree(image / name, jobs.a / name)
+    for name in ("checkpoint", "checkpoint.old"):
+        shutil.copy(image / name, jobs.a / name)
+    jobs.enqueue(b"c")
+    deal()
+    report = jobs.ship()
+    assert "one was set back" in report.error
+    assert "--take-over" in report.error
+    assert jobs.payloads(jobs.restore().path) == [b"a", b"b"]
+    add_backup(jobs.a, jobs.url, take_over=True)
+    assert jobs.ship().state == "following"
+    assert jobs.payloads(jobs.restore("again").path) == [b"a", b"c"]
+
+
 def test_a_bucket_that_cannot_be_written_is_a_state_with_its_age_and_is_over_when_it_can(jobs: Jobs) -> None:
     if not os.geteuid():
         pytest.skip("root may write anywhere")
