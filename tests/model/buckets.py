@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 
 import filewheel.sets.bucket_target
@@ -26,7 +28,6 @@ from filewheel.sets.copy import Copy
 from filewheel.sets.restore import _fill, _last_tick
 from filewheel.sets.source import Source
 from filewheel.sets.target import Tick
-from tests.model import copies
 from tests.model.copies import A, B, CopyStage, small
 from tests.model.process import Killed
 from tests.model.tiny import tiny
@@ -224,7 +225,7 @@ def small_objects(rng: random.Random) -> Iterator[None]:
         module.PART_BYTES, module.OBJECT_BYTES, module.BASE_BYTES_MIN, module.THREADS = was
 
 
-def history(seed: int, *, rate: float = 0.03, steps: int = 90) -> BucketStage:
+def history(seed: int, *, rate: float = 0.1, steps: int = 90) -> BucketStage:
     """Play one history."""
     rng = random.Random(f"bucket shape {seed}")
     shape = {
@@ -241,8 +242,20 @@ def history(seed: int, *, rate: float = 0.03, steps: int = 90) -> BucketStage:
     return stage
 
 
-if __name__ == "__main__":
-    import sys
+def main() -> int:
+    """Play so many histories, from a first seed on, and print what was counted."""
+    count, first = (*map(int, sys.argv[1:]), 0)[:2]
+    total, bad = Counter[str](), 0
+    for seed in range(first, first + count):
+        stage = history(seed)
+        total.update(stage.counts)
+        total.update(histories=1, messages=len(stage.oracle.messages))
+        for violation in stage.oracle.violations[:1]:
+            bad += 1
+            print("VIOLATION", seed, violation[:1500], flush=True)
+    print(dict(total), bad, "violations")
+    return bool(bad)
 
-    copies.history = history  # type: ignore[assignment]
-    sys.exit(copies.main())
+
+if __name__ == "__main__":
+    sys.exit(main())
