@@ -331,7 +331,9 @@ def raised_there(error: list[Any], url: str) -> BaseException:
     if name == "OSError":
         code, says, is_foreign = rest
         return (ForeignFile if is_foreign else OSError)(code, says)
-    kind = getattr(errors, name, FilewheelError)
+    kind = getattr(errors, name, None)
+    if not isinstance(kind, type) or not issubclass(kind, FilewheelError):
+        kind = FilewheelError
     made: FilewheelError = kind.__new__(kind)
     FilewheelError.__init__(made, rest[0]["what"])
     vars(made).update(rest[0])

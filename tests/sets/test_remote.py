@@ -31,7 +31,7 @@ from filewheel.format import layout
 from filewheel.roster.far import FOLLOWED_US
 from filewheel.roster.roster import change_roster, read_roster
 from filewheel.sets.promote import promote
-from filewheel.sets.remote import Channel, ssh_command
+from filewheel.sets.remote import Channel, raised_there, ssh_command
 from filewheel.sets.replicator import Replicator
 from filewheel.sets.status import set_status
 from filewheel.tools.verify import verify
@@ -242,6 +242,33 @@ def test_a_former_primary_that_is_added_over_there_gives_what_only_it_has_and_is
 
 
 @far
+def test_when_a_wheel_of_the_first_machine_is_promoted_the_far_copy_follows_that_one(pair: Pair, line: Line) -> None:
+    env, other = SYSTEM.using(clock=pair.clock), pair.primary.with_name("other")
+    add_backup(pair.primary, other, env=env)
+    with Replicator(pair.primary, env=env) as replicator:
+        with pair.wheel() as wheel:
+            wheel.enqueue_many([b"x"] * 5, delay=60)
+        assert [report.error for report in replicator.once()] == ["", ""]
+        with pair.wheel() as wheel:
+            wheel.enqueue(b"shipped to the far copy only", delay=60)
+        pair.settle(1)
+        pair.close()
+        lost = pair.primary.rename(pair.primary.with_name("lost"))
+        promotion = promote(other, wait_s=0, env=env)
+        assert url_of(pair.backup) in promotion.unreachable
+        first = replicator.once()
+        assert [(report.path, report.error) for report in first] == [(url_of(pair.backup), "")]
+        assert first[0].returned == 1
+        assert not replicator.once()[0].error
+    with Wheel(other) as one, Wheel(pair.backup) as copy:
+        assert sorted(m.payload for m in one.list()) == [b"shipped to the far copy only", *[b"x"] * 5]
+        assert sorted(m.id for m in one.list()) == sorted(m.id for m in copy.list())
+    assert_prefix(other, pair.backup, "ship")
+    lost.rename(pair.primary)
+    pair.damaged += [pair.primary, pair.backup]
+
+
+@far
 def test_a_backup_on_another_machine_does_not_promote_itself(pair: Pair) -> None:
     pair.settle(2)
     with pytest.raises(BadArgument, match="cannot tell a lost machine from a lost line"):
@@ -339,6 +366,13 @@ def test_an_error_of_the_far_end_is_the_same_here_and_names_the_machine(tmp_path
     with pytest.raises(NoWheel, match="connection was lost"):
         channel.call("wheel")
     assert channel.is_broken
+
+
+def test_an_error_of_a_name_that_is_none_here_is_an_error_of_the_tree() -> None:
+    for name in ("contextlib", "Errors of Tomorrow", "anew", "TypeVar", "Error"):
+        found = raised_there([name, {"what": "it failed", "path": "/p"}], "ssh://far.example/p")
+        assert type(found) is FilewheelError
+        assert str(found) == "ssh://far.example/p: it failed"
 
 
 # -- the URL ---------------------------------------------------------------------------------------------------
