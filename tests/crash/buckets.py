@@ -108,7 +108,6 @@ class Round:
         Wheel.create(self.primary).close()
         self.server = Server(base)
         self.url = self.server.use()
-        add_backup(self.primary, self.url)
         self._ends = threading.Event()
         self._lock = threading.Lock()
         self.enqueued: dict[bytes, int] = {}
@@ -118,7 +117,6 @@ class Round:
         self.acked: dict[bytes, int] = {}
         """Id → when that returned."""
         self._replicator: subprocess.Popen[bytes] | None = None
-        self.replicate()
 
     def replicate(self) -> None:
         command = [sys.executable, "-m", "cli", "-C", str(self.primary), "-q", "replicate"]
@@ -127,9 +125,9 @@ class Round:
         )
 
     def kill(self) -> None:
-        assert self._replicator is not None
-        self._replicator.kill()
-        self._replicator.wait()
+        if self._replicator is not None:
+            self._replicator.kill()
+            self._replicator.wait()
 
     # -- load --------------------------------------------------------------------------------------------------
 
@@ -164,6 +162,9 @@ class Round:
     # -- what is done to it ------------------------------------------------------------------------------------
 
     def play(self) -> None:
+        """Let them work, and be killed; compare what is restored."""
+        add_backup(self.primary, self.url)
+        self.replicate()
         threads = [threading.Thread(target=act) for act in (self.produce, self.produce, self.fire)]
         for thread in threads:
             thread.start()
