@@ -486,6 +486,9 @@ class _Purge:
             hint = "purge again while `filewheel replicate` runs, or see `filewheel backup list`"
             if member.state == "fenced":
                 what, hint = "it was fenced", f"`filewheel -C {member.path} rejoin`; purge again"
+            elif member.keep_us:
+                what = "a bucket with --keep: it deletes what has ended when that time is over"
+                hint = f"`filewheel backup add {member.path} --keep 0`, with a replicator that runs; purge again"
             self._name(member.path, what, hint)
         ends = 0
         for member in members:

@@ -313,6 +313,21 @@ def test_after_a_purge_no_object_has_a_byte_of_what_has_ended(jobs: Jobs) -> Non
     assert jobs.payloads(jobs.restore().path) == [b"a"]
 
 
+def test_a_purge_names_a_bucket_with_keep_until_it_keeps_nothing(jobs: Jobs) -> None:
+    add_backup(jobs.a, jobs.url, keep_s=86_400)
+    with Wheel(jobs.a) as wheel, Replicator(jobs.a) as replicator:
+        thread = in_thread(replicator.run)
+        eventually(lambda: jobs.status().member.state == "current")
+        wheel.cancel(wheel.enqueue(b"forget me", delay=60))
+        (one,) = wheel.purge(timeout_s=1).unreached
+        assert (one.place, "--keep" in one.what) == (jobs.url, True)
+        assert f"backup add {jobs.url} --keep 0" in one.hint
+        add_backup(jobs.a, jobs.url, keep_s=0)
+        eventually(lambda: bool(wheel.purge(timeout_s=5)))  # one that begins before the new link is passed over
+        replicator.stop()
+        thread.join(60)
+
+
 def test_a_store_that_never_answers_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
