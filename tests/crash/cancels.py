@@ -143,5 +143,5 @@ CAMPAIGN = Campaign(
     share=0.04,
     targets={"cancels": 20_000},
     rig=rig,
-    short=2,
+    short=1,
 )

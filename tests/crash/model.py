@@ -13,8 +13,8 @@ from tests.crash.campaign import Campaign, Tally
 from tests.model import directed, exhaustive, keyed, races
 from tests.model.history import Result, run_history
 
-FIRST_STATES = 3
-"""The states of a moment in the first turn of the scripts, which `make test` plays; later turns have all of them."""
+FIRST_STATES, FIRST_DEEP = 3, 0.1
+"""The states of a moment, and the part of them with a second crash, in the first turn, which `make test` plays."""
 
 
 def counted(tally: Tally, what: str, run: Callable[[], Result | None]) -> None:
@@ -58,8 +58,8 @@ def play_script(number: int, tally: Tally, rig: Any) -> None:
     """Play one directed script; in the first turn, which `make test` plays, with a smaller sample of each moment."""
     names = list(directed.SCRIPTS)
     turn, which = divmod(number, len(names))
-    limit = directed.STATES if turn else FIRST_STATES
-    counted(tally, "scripts", lambda: directed.play(names[which], seed=turn + 1, limit=limit))
+    limit, deep = (directed.STATES, 0.3) if turn else (FIRST_STATES, FIRST_DEEP)
+    counted(tally, "scripts", lambda: directed.play(names[which], seed=turn + 1, limit=limit, deep=deep))
 
 
 def play_keys(number: int, tally: Tally, rig: Any) -> None:

@@ -151,5 +151,5 @@ CAMPAIGN = Campaign(
     play=play,
     share=0.03,
     targets={"looks": 20_000},
-    short=2,
+    short=1,
 )
