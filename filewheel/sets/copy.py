@@ -142,10 +142,16 @@ class Copy:
         small = self._add_small(step.tick)
         if is_new:
             self._check_order(view)
+        damaged: list[str] = []
         if is_new or self._lacks:
             total = sum(view.sizes.values())
             for name, size in view.files.items():
+                start = self._files.get(name, 0)
                 done.bytes += self._put(name, size)
+                # With journals here the messages of a damaged part may be whole in these: the checkpoint covers them.
+                is_checked = self._mend is not None and self._journals and start < self._files[name]
+                if is_checked and self._source.runs(name, start, size) != [(start, size)]:
+                    damaged.append(name)
                 if self._progress is not None:
                     self._progress(self._target.place, done.bytes, total)
             done.lacks = [name for name, size in view.files.items() if self._files[name] < size]
@@ -167,7 +173,7 @@ class Copy:
             if self._mend is not None:
                 # What the primary lost is over with its file or behind a position. In doubt, so is a missing file.
                 in_doubt = era_of(view.checkpoint.deal) != era_of(self._checkpoint.deal)  # mutant: doubted-believed
-                self._mend(gone if in_doubt else [])
+                self._mend(damaged + (gone if in_doubt else []))
             if not self._source.is_current():
                 raise Again  # a file may have gone because a later checkpoint does not need it
             step.tick.checkpoint, step.tick.gone = view.raw, step.tick.gone + gone

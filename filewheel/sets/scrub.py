@@ -22,6 +22,7 @@ from filewheel.format import layout
 from filewheel.format.record import ID, readable_records
 from filewheel.laps.slot import file_named, files_of
 from filewheel.lookup.snapshot import Snapshot
+from filewheel.message import US_PER_S, id_floor
 from filewheel.roster.roster import roster_locked
 from filewheel.sets.giving import Giver
 from filewheel.sets.source import digests, frames_in, read_at
@@ -64,12 +65,22 @@ class Mending:
 
     def _give_file(self, name: str) -> int:
         count, puts = 0, dict[bytes, bytes]()
-        for frame in frames_in(self._copy, name, 1 << 62):
-            puts |= {put[ID]: put for put in readable_records(frame)[0]}
+        for put in self._puts_of(name):
+            puts[put[ID]] = put
             if len(puts) >= GIVEN_AT_ONCE:
                 count += give(self._primary, self._copy, puts)
                 puts = {}
         return count + give(self._primary, self._copy, puts)
+
+    def _puts_of(self, name: str) -> Iterator[bytes]:
+        """Yield what the copy has in a file, and what else is pending there that belongs into it."""
+        for frame in frames_in(self._copy, name, 1 << 62):
+            yield from readable_records(frame)[0]
+        file = file_named(self._copy.settings, name)
+        if file is not None:
+            start, end = file.seconds
+            with Snapshot(self._copy) as snapshot:
+                yield from snapshot.puts(id_floor(start * US_PER_S), id_floor(end * US_PER_S))
 
     def _lost(self, item: dict[str, Any]) -> dict[bytes, bytes]:
         """Return the puts that the copy has at the place of an item."""

@@ -297,3 +297,24 @@ def test_the_lag_of_a_backup_that_takes_no_write_grows(pair: Pair) -> None:
         lag = lag_of(open_directory(pair.primary, write=False), open_directory(pair.backup, write=False))
         assert lag.size_bytes > 0
         assert pair.clock.now_us() - lag.in_step_us >= 60 * US_PER_S
+
+
+@pytest.mark.parametrize("pair", ["ship", "mirror"], indirect=True)
+def test_a_lap_that_is_damaged_before_its_first_tick_loses_nothing_that_the_backup_has_in_its_journals(
+    pair: Pair,
+) -> None:
+    pair.damaged = [pair.primary, pair.backup]
+    with pair.wheel() as wheel:
+        ids = {bytes(id_) for id_ in wheel.enqueue_many([b"x"] * 5, delay=300)}
+        pair.settle(1)
+    pair.settle(1)
+    assert pair.pending(pair.backup) == ids
+    deal(pair)
+    (lap,) = slot_files(pair.primary)
+    damage(lap)
+    pair.settle(1)
+    pair.clock.advance(400)
+    fired = []
+    with pair.keeper() as keeper:
+        fired += fire(pair, keeper)
+    assert {bytes(id_) for id_ in fired} == ids
