@@ -33,13 +33,10 @@ _PAUSE_MAX_S = 0.02
 
 
 def open_made(disk: Disk, name: str) -> int:
-    """Open a file for writing; make it and its directory if necessary."""
-    try:
-        return disk.open(name, "rw")
-    except FileNotFoundError:
-        with contextlib.suppress(FileExistsError):
-            disk.mkdir(name.rpartition("/")[0])
-        return disk.open(name, "rw")
+    """Make the directory of a file, if it is missing, and open the file for writing."""
+    with contextlib.suppress(FileExistsError):
+        disk.mkdir(name.rpartition("/")[0])
+    return disk.open(name, "rw")
 
 
 class HeldLocks:
@@ -67,7 +64,10 @@ class HeldLocks:
         """Take the lock of a file; return False when it stays held for longer than `wait_s`. Raises DiskError."""
         disk = self._disk
         try:
-            self._files.append((open_made(disk, name), name))
+            try:
+                self._files.append((disk.open(name, "rw"), name))
+            except FileNotFoundError:
+                self._files.append((open_made(disk, name), name))
             fd = self._files[-1][0]
             waited_s, pause_s = 0.0, _PAUSE_S
             while not disk.lock(fd, wait=False):  # mutant: id-unlocked key-unlocked

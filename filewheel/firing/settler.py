@@ -210,6 +210,8 @@ class Settler:
         """Write settlements that do not contend, by the keys that each enters; return as `_settle_locking` does."""
         keys, number_of = self._keys, locks.number_of
         hashes = {key: keys.hash_of(key) for some in entered.values() for key in some}
+        if not hashes:
+            return self._write_alone(list(entered), {})
         with locks.HeldLocks(self._store.dir) as key_locks:
             # mutant: key-waited-for
             busy = self._take(key_locks, lambda: locks.take_keys(key_locks, hashes.values(), 0))
@@ -218,14 +220,20 @@ class Settler:
             looked = keys.look({key: hashes[key] for id_ in free for key in entered[id_]})
             holders = {key: holder.id for key, holder in looked.holders.items()}
             keys.flush_drops(looked, self._store.own)  # mutant: key-drop-unflushed-retry
-            # Each thread lock stands in a `with` itself: Ctrl-C in a generator or an ExitStack leaves it held for ever.
-            with self._alone, locks.HeldLocks(self._store.dir) as held:  # mutant: id-own-threads
-                # mutant: id-retry-unlocked id-waited-for
-                busy = self._take(held, lambda: locks.take_ids(held, free, 0))
-                with self._lock:  # mutant: settle-lock-kept
-                    self._ingest()  # reads the moves and cancels that others wrote before these locks were taken
-                    # mutant: id-busy-ignored
-                    return self._write_locked([i for i in free if locks.bucket_of(i) not in busy], holders)
+            return self._write_alone(free, holders)
+
+    def _write_alone(self, free: Sequence[bytes], holders: Mapping[str, bytes | None]) -> list[bytes]:
+        """Write settlements under the locks of their ids; those of the keys that they enter are held."""
+        # A signal handler inside a call of this keeper does not wait: the holder may be waiting for this very thread.
+        alone = self._lock if self._lock._is_owned() else self._moving  # type: ignore[attr-defined]
+        # Each thread lock stands in a `with` itself: Ctrl-C in a generator or an ExitStack leaves it held for ever.
+        with alone, locks.HeldLocks(self._store.dir) as held:  # mutant: id-own-threads
+            # mutant: id-retry-unlocked id-waited-for
+            busy = self._take(held, lambda: locks.take_ids(held, free, 0))
+            with self._lock:  # mutant: settle-lock-kept
+                self._ingest()  # reads the moves and cancels that others wrote before these locks were taken
+                # mutant: id-busy-ignored
+                return self._write_locked([i for i in free if locks.bucket_of(i) not in busy], holders)
 
     def _take(self, held: locks.HeldLocks, take: Callable[[], frozenset[int]]) -> frozenset[int]:
         """Take locks; return the numbers of those that another process has.
@@ -241,12 +249,6 @@ class Settler:
 
         self._reserve.spend(anew)
         return busy
-
-    @property
-    def _alone(self) -> threading.RLock:
-        """The lock that excludes other threads of this keeper, for a `with`, while a frame is written."""
-        # A signal handler inside a call of this keeper does not wait: the holder may be waiting for this very thread.
-        return self._lock if self._lock._is_owned() else self._moving  # type: ignore[attr-defined]
 
     def _write_locked(self, ids: Sequence[bytes], holders: Mapping[str, bytes | None]) -> list[bytes]:
         """Write settlements whose locks are all held, in frames of bounded size."""
