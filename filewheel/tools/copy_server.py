@@ -217,8 +217,10 @@ def _next(inward: FileIO) -> bytes | None:
 
 def _bytes(inward: FileIO, size: int) -> bytes:
     found = bytearray()
+    waiting = select.poll()
+    waiting.register(inward, select.POLLIN)
     while len(found) < size:
-        if not select.select([inward], [], [], SILENCE_S)[0]:
+        if not waiting.poll(SILENCE_S * 1000):
             log.warning("nothing came for %d s: the connection is given up", SILENCE_S)
             break
         data = inward.read(size - len(found))
