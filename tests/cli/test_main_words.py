@@ -11,7 +11,7 @@ from cli.foreign import FOREIGN
 from cli.main import cli
 from tests.cli.support import invoke
 
-WITHOUT_A_WHEEL = {"work", "when", "demo", "completion", "kafka", "timers", "man"}
+WITHOUT_A_WHEEL = {"work", "when", "demo", "copy-server", "completion", "kafka", "timers", "man"}
 
 
 @pytest.mark.parametrize(
