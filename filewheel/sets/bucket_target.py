@@ -22,7 +22,8 @@ from filewheel.disk.directory import Directory
 from filewheel.errors import Damaged, DiskError, FilewheelError
 from filewheel.format import layout
 from filewheel.laps.slot import files_of
-from filewheel.sets.bucket import ObjectStore
+from filewheel.message import US_PER_S
+from filewheel.sets.bucket import Listed, ObjectStore
 from filewheel.sets.pack import TAIL_BYTES, PackHead, Piece, pack, piece_of
 from filewheel.sets.source import frames_in, read_at
 from filewheel.sets.target import Held, Tick
@@ -36,6 +37,8 @@ OBJECT_BYTES = 16 << 10
 BASE_BYTES_MIN = 4 << 20
 """No new base is made before the packs since the last are so large."""
 THREADS = 16
+TAKEN_US = 7 * 24 * 3600 * US_PER_S
+"""For so long the bucket keeps what a wheel that took it over has not written: that wheel may lack some of it."""
 
 
 class Replaced(FilewheelError):
@@ -51,6 +54,8 @@ class Replaced(FilewheelError):
 
 class BucketTarget:
     """A copy in a bucket. Not thread-safe. After an error, make a new one."""
+
+    gives_back = False
 
     def __init__(self, bucket: ObjectStore, primary: Directory, epoch: int, *, keep_us: int = 0) -> None:
         """`keep_us`: for how long a restore can go back to an earlier time."""
@@ -73,6 +78,7 @@ class BucketTarget:
         self._tick = Tick()
         self._puts: list[tuple[str, int, bytes]] = []
         self._is_pruned = False
+        """Whether nothing from before the base is there."""
         self.base_deal = -1
         """The deal of the last base that this one made."""
         self._size_bytes = self._base_bytes = self._pack_bytes = 0
@@ -186,7 +192,8 @@ class BucketTarget:
                 f"the directory {head.writer} writes here, and this one is a clone of it, or was moved",
                 epoch=head.epoch,
                 path=where,
-                hint="if it was moved, `backup add --take-over` this bucket; a clone needs a prefix of its own",
+                hint="if it was moved, `backup add --take-over` this bucket; a clone needs a prefix of its own; if it "
+                f"was set back to an image, `filewheel restore {self.bucket.url} DIR` has what it lacks",
             )
 
     def _take_over(self, last: PackHead) -> bool:
@@ -302,26 +309,28 @@ class BucketTarget:
         """Delete what no restore needs any more. A key that may not delete is no reason to stop."""
         self._is_pruned = False
         try:
-            base = self._base
-            if self._keep_us:
-                end_us = self.bucket.since_us(self._last) - self._keep_us
-                old = []
-                for listed in self.bucket.listing():
-                    if listed.number >= base or listed.since_us > end_us:
-                        break
-                    old.append(listed.number)
-                oldest = self.bucket.last_whole(old)
-                base = 0 if oldest is None else oldest.base
-            gone = []
-            for listed in self.bucket.listing():
-                if listed.number >= base:
-                    break
-                if listed.number not in self._marks:  # mutant: bucket-mark-pruned
-                    gone.append(listed.number)
+            listing = [listed for listed in self.bucket.listing() if listed.number < self._base]
+            now_us = self.bucket.since_us(self._last)
+            base = self._needed(listing, self._base, now_us - self._keep_us) if self._keep_us else self._base
+            taken = self._marks[-1] if self._marks else 0
+            theirs = self._needed(listing, taken, now_us - max(self._keep_us, TAKEN_US))
+            kept = range(theirs, taken)
+            # mutant: bucket-mark-pruned
+            numbers = [listed.number for listed in listing if listed.number < base and listed.number not in self._marks]
+            gone = [number for number in numbers if number not in kept]
             self.bucket.delete(gone)
-            self._is_pruned = True
+            self._is_pruned = len(gone) == len(numbers)
         except FilewheelError as exc:
             log.warning("older objects stay: %s", exc)
+
+    def _needed(self, listing: list[Listed], below: int, end_us: int) -> int:
+        """Return the first object below a number that a restore to a time from `end_us` on needs, or that number."""
+        numbers = [listed.number for listed in listing if listed.number < below]
+        old = [listed.number for listed in listing if listed.number < below and listed.since_us <= end_us]
+        if len(old) == len(numbers):
+            return below
+        oldest = self.bucket.last_whole(old)
+        return 0 if oldest is None else oldest.base
 
     def segments(self) -> list[str]:
         """Return nothing: producers write to no bucket."""

@@ -168,6 +168,8 @@ class Copy:
             for name, start in (*((name, 0) for name in done.lost), *step.tick.cuts):
                 self._adopt(name, start)
             step.tick.gone = done.lost
+        if not self._target.gives_back:
+            self._check_journals(view, done.lost)
         if is_new:
             gone += [name for name in self._files if name not in view.files]
             if self._mend is not None:
@@ -222,6 +224,16 @@ class Copy:
                 path=self._target.place,
                 hint="`filewheel promote` the copy, which may have more, and `filewheel rejoin` the other; or remove "
                 "the copy from the set, delete its directory, and `filewheel backup add` it",
+            )
+
+    def _check_journals(self, view: View, lost: list[str]) -> None:
+        """Raise Ahead when the copy has frames that its primary has lost, and they cannot be given back from here."""
+        shorter = [name for name, end in view.journals.items() if self._journals.get(name, 0) > end]
+        for name in (*lost, *shorter):
+            raise Ahead(
+                f"the copy has more of {name} than its primary, which was set back or is damaged",
+                path=self._target.place,
+                hint="see what it has, before it is written anew",
             )
 
     def _put(self, name: str, size: int) -> int:

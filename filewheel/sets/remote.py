@@ -463,6 +463,8 @@ class RemoteDisk:
 class RemoteTarget:
     """A copy at the far end (`Target`). The caller holds its lock, through the same connection. Not thread-safe."""
 
+    gives_back = True
+
     def __init__(self, directory: Directory, disk: RemoteDisk, set_: str, epoch: int) -> None:
         """Before each tick is written, the far end checks that it is a backup of this set, in this epoch."""
         self.dir = directory

@@ -93,6 +93,9 @@ class Held:
 class CopyTarget(Protocol):
     """The place of a copy, as `Copy` uses it. `Target` says what each call does."""
 
+    gives_back: bool
+    """Whether what it has alone can be given to the primary."""
+
     @property
     def place(self) -> str: ...
     def start(self) -> Held: ...
@@ -118,6 +121,8 @@ class DirectoryTarget(CopyTarget, Protocol):
 
 class Target:
     """A copy in a directory. The caller holds its lock. Not thread-safe."""
+
+    gives_back = True
 
     def __init__(self, directory: Directory, check: Callable[[], None] | None = None) -> None:
         """`check` raises when the directory is no copy of this primary any more; called before each tick is written."""

@@ -8,6 +8,7 @@ import shutil
 import socket
 import stat
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,7 @@ def test_a_primary_that_was_set_back_is_refused_until_it_takes_its_bucket_over(j
     jobs.enqueue(b"b")
     deal()
     jobs.ship()
+    before = datetime.now(UTC)
     for name in ("journal", "laps"):
         shutil.rmtree(jobs.a / name)
         shutil.copytree(image / name, jobs.a / name)
@@ -245,6 +247,29 @@ def test_a_primary_that_was_set_back_is_refused_until_it_takes_its_bucket_over(j
     add_backup(jobs.a, jobs.url, take_over=True)
     assert jobs.ship().state == "following"
     assert jobs.payloads(jobs.restore("again").path) == [b"a", b"c"]
+    # It did not have what the bucket had: that can still be restored.
+    found = restore(jobs.url, jobs.base / "before", at=before)
+    assert jobs.payloads(found.path) == [b"a", b"b"]
+
+
+def test_a_primary_that_was_set_back_without_a_deal_is_refused(jobs: Jobs) -> None:
+    add_backup(jobs.a, jobs.url)
+    jobs.enqueue(b"a")
+    jobs.ship()
+    image = jobs.base / "image"
+    shutil.copytree(jobs.a / "journal", image)
+    jobs.enqueue(b"b")
+    jobs.ship()
+    for path in (jobs.a / "journal").iterdir():  # as a snapshot of the disk does: the files are the same ones
+        if (image / path.name).exists():
+            path.write_bytes((image / path.name).read_bytes())
+        else:
+            path.unlink()
+    for _ in range(2):
+        report = jobs.ship()
+        assert "set back" in report.error
+        assert "restore" in report.error
+    assert jobs.payloads(jobs.restore().path) == [b"a", b"b"]
 
 
 def test_a_bucket_that_cannot_be_written_is_a_state_with_its_age_and_is_over_when_it_can(jobs: Jobs) -> None:
