@@ -176,7 +176,7 @@ _FAILURES = (
 def _fail(out: Output, exc: BaseException, args: list[str]) -> int:
     """Report the error; return the exit code."""
     failure = failure_of(exc)
-    if isinstance(exc, NoWheel) and out.dir == Output().dir:  # nobody named one
+    if isinstance(exc, NoWheel) and out.dir == Output().dir and "://" not in (exc.path or ""):  # nobody named one
         failure.hint = "name the wheel with -C DIR or FILEWHEEL=DIR, or make one: `filewheel init`"
     # A --json after a wrong option counts too: parsing may have stopped before it.
     before = args[: args.index("--")] if "--" in args else args

@@ -9,9 +9,11 @@ Invariant: no error of the store leaves here as anything but one of the tree.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from filewheel.checks import scheme_of, shown
 from filewheel.errors import BadArgument, DiskError, FilewheelError, ReadOnly
@@ -185,7 +187,11 @@ def _open(url: str) -> Any:
     _obstore()
     from obstore.store import from_url
 
-    options: dict[str, Any] = {"mkdir": True} if url.startswith("file:") else {}
+    options: dict[str, Any] = {}
+    if url.startswith("file:"):
+        options["mkdir"] = True
+        with contextlib.suppress(OSError):  # the library's error names it
+            os.makedirs(unquote(urlsplit(url).path), mode=0o700, exist_ok=True)  # payloads are in it
     if not url.startswith(("file:", "memory:")):
         options = {
             "client_options": {"timeout": f"{_CALL_S}s", "connect_timeout": "5s", "allow_http": True},

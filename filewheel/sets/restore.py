@@ -72,6 +72,8 @@ def restore(
     listed = list(bucket.listing())
     if at is not None:
         end_us = round(at.timestamp() * US_PER_S)
+        if end_us > env.clock.now_us():
+            raise BadArgument(f"{at.isoformat()} is in the future", hint="write the day too, as 2027-01-31T09:00")
         listed = [one for one in listed if one.since_us <= end_us]
     last = _last_tick(bucket, listed, is_of_a_time=at is not None)
     wheel = last.wheel(bucket.url)

@@ -37,6 +37,11 @@ def test_a_wheel_is_shipped_to_a_bucket_and_restored(tmp_path: Path) -> None:
     early = invoke("restore", "--at", "2001-01-01T00:00Z", url, str(tmp_path / "early"))
     assert early.code != 0
     assert "no copy of that time" in early.err
+    assert "look at the URL" in early.err
+    late = invoke("restore", "--at", "in 2 hours", url, str(tmp_path / "late"))
+    assert late.code == 2
+    assert "in the future" in late.err
+    assert not (tmp_path / "late").exists()
     assert not (tmp_path / "early").exists()
     shown = invoke("restore", url, str(tmp_path / "s"), "--no-json")
     assert "as it was shipped at" in shown.out
@@ -46,6 +51,7 @@ def test_a_primary_that_was_replaced_is_fenced_and_health_says_so(tmp_path: Path
     a, r, url = Fw(tmp_path / "a"), Fw(tmp_path / "r"), f"file://{tmp_path}/bucket/jobs"
     a("init")
     a("backup", "add", url)
+    assert (tmp_path / "bucket" / "jobs").stat().st_mode & 0o777 == 0o700
     invoke("restore", url, str(r.wheel))
     assert "writes here" in r("backup", "add", url, code=14).err
     r("backup", "add", "--take-over", url)
