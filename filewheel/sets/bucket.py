@@ -29,7 +29,7 @@ from filewheel.sets.pack import (
     unpack_head,
 )
 
-SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "file", "memory")
+SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "file")
 INSTALL = "pip install 'filewheel[objects]'"
 _CALL_S = 20
 """A request that takes longer has failed."""
@@ -192,7 +192,7 @@ def _open(url: str) -> Any:
         options["mkdir"] = True
         with contextlib.suppress(OSError):  # the library's error names it
             os.makedirs(unquote(urlsplit(url).path), mode=0o700, exist_ok=True)  # payloads are in it
-    if not url.startswith(("file:", "memory:")):
+    if not url.startswith("file:"):
         options = {
             "client_options": {"timeout": f"{_CALL_S}s", "connect_timeout": "5s", "allow_http": True},
             "retry_config": {"max_retries": 4, "retry_timeout": timedelta(seconds=_RETRY_S)},
