@@ -232,7 +232,9 @@ from filewheel.env import Condition, Event, pause
 class Interrupt(BaseException): pass
 armed = False
 def handler(*args):
+    global armed
     if armed:
+        armed = False  # two within microseconds come from no person
         raise Interrupt
 signal.signal(signal.SIGALRM, handler)
 lock = threading.RLock()

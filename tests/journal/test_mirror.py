@@ -625,6 +625,7 @@ def test_a_wheel_is_written_to_only_while_its_roster_names_it_a_current_mirror(m
 def test_a_directory_that_is_not_this_set_s_backup_is_not_written_to(make_set: MakeSet, what: str) -> None:
     wheels = make_set(on_failure="refuse")
     place = wheels.paths[1]
+    roster = (place / "roster.json").read_bytes()
     match what:
         case "another wheel":
             theirs = wheels.roster(1)
@@ -646,6 +647,7 @@ def test_a_directory_that_is_not_this_set_s_backup_is_not_written_to(make_set: M
     if what == "gone":
         place.with_name("away").rename(place)
     assert os.listdir(place / "journal") == []
+    (place / "roster.json").write_bytes(roster)
 
 
 def test_a_mirror_that_follows_a_higher_epoch_fences_who_would_write_to_it(make_set: MakeSet) -> None:
@@ -670,9 +672,11 @@ def test_a_mirror_that_was_deleted_under_an_open_handle_holds_nothing_more(make_
         if gone == "all of it":
             shutil.rmtree(wheels.paths[1])
         else:
-            (wheels.paths[1] / "roster.json").unlink()  # flushes go on, and nobody would promote it
+            (wheels.paths[1] / "roster.json").rename(wheels.paths[1] / "away")  # flushes go on; nobody promotes it
         eventually(lambda: wheel.enqueue(b"1", delay=60).copies == 1)
         assert wheels.roster().members[0].state == "stale"
+    if gone == "its roster":
+        (wheels.paths[1] / "away").rename(wheels.paths[1] / "roster.json")
 
 
 @pytest.mark.parametrize("gone", ["deleted", "moved away"])

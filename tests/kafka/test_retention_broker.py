@@ -46,7 +46,8 @@ def test_on_gap_skip_goes_on_with_the_wheel_of_the_node(kafka: str, tmp_path: Pa
         eventually(lambda: service.status() and service.status()[0].state is PartitionState.FAILED, timeout_s=WAIT_S)
     with live.node(tmp_path / "a", on_gap="skip") as service:
         live.wait_for(b"kept", b"left")
-        assert service.status()[0].skipped == 2
+        # Offsets are counted. The one of the transaction's marker is among them unless the node had read on to it.
+        assert service.status()[0].skipped in ((2, 3) if in_transaction else (2,))
 
 
 def test_a_standby_with_a_wheel_that_is_older_than_the_log_follows_again(kafka: str, tmp_path: Path) -> None:

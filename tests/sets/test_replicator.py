@@ -197,7 +197,7 @@ def test_a_disk_that_fails_under_one_backup_does_not_hold_up_the_other(place: Pl
         replicator._on_change = told.append
         place.enqueue(place.a, *"abc", delay=1000)
         equal(place, place.a, place.c)
-        eventually(lambda: any(r.path == str(place.b) and r.state == "failed" for r in told))
+        eventually(lambda: any(r.path == str(place.b) and r.state == "failed" for r in [*told, *replicator.status()]))
     place.level(place.a)
     assert place.waiting(place.a) == place.waiting(place.b)
 
