@@ -69,6 +69,8 @@ class BucketLink:
         try:
             self._note = read_note(self._primary.disk, member.wheel)
             self._purged = self._primary.disk.identity(layout.PURGED)
+            if self._purged is not None and abs(self._clock.now_us() - self._purged[2] // 1000) < PURGE_US:
+                self._purged = None  # it has just begun, and waits for this link
             self._epoch = self._look().epoch
             self._take_lock()
             opened = ObjectStore(member.path) if bucket is None else bucket

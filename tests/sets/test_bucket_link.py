@@ -25,6 +25,7 @@ from filewheel import (
     FilewheelError,
     Keeper,
     Locked,
+    Purged,
     ReadOnly,
     Replicator,
     Restored,
@@ -336,6 +337,23 @@ def test_after_a_purge_no_object_has_a_byte_of_what_has_ended(jobs: Jobs) -> Non
             thread.join(60)
     assert not any(secret in path.read_bytes() for path in (jobs.base / "bucket" / "jobs").iterdir())
     assert jobs.payloads(jobs.restore().path) == [b"a"]
+
+
+def test_a_purge_that_began_before_its_replicator_waits_for_a_new_base(jobs: Jobs) -> None:
+    add_backup(jobs.a, jobs.url)
+    jobs.enqueue(b"x")
+    jobs.ship()
+    with Wheel(jobs.a) as wheel:
+        wheel.cancel_many([m.id for m in wheel.list()])
+        found: list[Purged] = []
+        purge = in_thread(lambda: found.append(wheel.purge(timeout_s=60)))
+        eventually((jobs.a / "purged").exists)
+        with Replicator(jobs.a) as replicator:
+            thread = in_thread(replicator.run)
+            purge.join(60)
+            replicator.stop()
+            thread.join(60)
+    assert not found[0].unreached
 
 
 def test_a_purge_names_a_bucket_with_keep_until_it_keeps_nothing(jobs: Jobs) -> None:
