@@ -340,6 +340,7 @@ def test_after_a_purge_no_object_has_a_byte_of_what_has_ended(jobs: Jobs) -> Non
     assert jobs.payloads(jobs.restore().path) == [b"a"]
 
 
+@pytest.mark.skipif("CLOCK_SHIFT_S" in os.environ, reason="on another day the files have the times of this one")
 def test_a_purge_that_began_before_its_replicator_waits_for_a_new_base(jobs: Jobs) -> None:
     add_backup(jobs.a, jobs.url)
     jobs.enqueue(b"x")
