@@ -71,7 +71,7 @@ def _open(target: str) -> Iterator[Callable[[str], object]]:
     # Temporary file, flush, rename: a reader finds the complete file or none.
     aside = f"{target}.{os.getpid()}.tmp"
     try:
-        # Whoever may not read the wheel may not read its dump.
+        # The payloads are as private as those of the wheel.
         fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(fd, "w", encoding="utf-8", newline="\n") as file:
             yield file.write

@@ -314,12 +314,11 @@ class BucketTarget:
             base = self._needed(listing, self._base, now_us - self._keep_us) if self._keep_us else self._base
             taken = self._marks[-1] if self._marks else 0
             theirs = self._needed(listing, taken, now_us - max(self._keep_us, TAKEN_US))
-            kept = range(theirs, taken)
-            # mutant: bucket-mark-pruned
-            numbers = [listed.number for listed in listing if listed.number < base and listed.number not in self._marks]
-            gone = [number for number in numbers if number not in kept]
+            old = {listed.number for listed in listing if listed.number < base}
+            old.difference_update(self._marks)  # mutant: bucket-mark-pruned
+            gone = sorted(old.difference(range(theirs, taken)))
             self.bucket.delete(gone)
-            self._is_pruned = len(gone) == len(numbers)
+            self._is_pruned = len(gone) == len(old)
         except FilewheelError as exc:
             log.warning("older objects stay: %s", exc)
 

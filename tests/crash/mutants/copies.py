@@ -51,7 +51,7 @@ MUTANTS: list[Mutant] = [
     m(
         "bucket-mark-pruned",
         "W2",
-        ALWAYS,
+        DROP,
         "a mark stays: a wheel that has missed the new epoch meets it",
         "tests/sets/test_bucket.py::test_a_wheel_that_slept_through_new_bases_still_meets_the_mark",
     ),
